@@ -163,7 +163,7 @@ def partition_at_pace(
         n_ideals = nodes.n_nodes + 1
         return replace(search.best, bound_us=bound_us, optimal=True, n_ideals=n_ideals)
     if lattice is not None and not rule.replicate:
-        search.try_each(lattice)
+        search.try_each(build_task(problem, one_each, held_by_stages(problem, rule)), limit)
     return replace(search.best, bound_us=bound_us, optimal=False)
 
 
@@ -242,9 +242,12 @@ class _Search:
             self.tried.add(key)
             self.best = slow_down(self.problem, found, self.rule, self.best)
 
-    def try_each(self, lattice: Lattice) -> None:
-        """Try all partitions that are not too slow if they are few."""
-        task, over = self.task, self.over_machines
+    def try_each(self, task: Task, limit: int) -> None:
+        """Try all partitions that are not too slow if they are few; the task sets nothing aside."""
+        nodes, over = task.nodes, self.over_machines
+        lattice = find_ideals(nodes.n_nodes, nodes.source, nodes.target, limit, self.stopped)
+        if lattice is None:
+            return
         choices = cache(over.choices if over is not None else lambda _: [task.devices[0]])
         tries = (
             (stages, [first, *task.devices[1:]])

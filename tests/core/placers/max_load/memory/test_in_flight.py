@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import simulate_pipeline, time_with_room_us
@@ -455,14 +454,12 @@ def contiguous_placements(problem):
 def least_that_fits_simulated(problem, rule):
     """Return the least time per sample of contiguous placements, with any that recompute."""
     best, gpus = np.inf, range(problem.cluster.n_devices)
-    size, capacity = op_memory_bytes(problem), problem.cluster.capacity_bytes[0]
     choices = [again for k in gpus for again in combinations(gpus, k)] + [tuple(gpus)]
     for device in contiguous_placements(problem):
-        if np.bincount(device, size).max() <= capacity:
-            for again in choices if rule.recompute else [()]:
-                load_us = max_load_us(problem, device, rule, (), again)
-                pace_us = find_pace_us(problem, device, rule, (), again, most_us=best)
-                best = min(best, max(load_us, pace_us))
+        for again in choices if rule.recompute else [()]:
+            load_us = max_load_us(problem, device, rule, (), again)
+            pace_us = find_pace_us(problem, device, rule, (), again, most_us=best)
+            best = min(best, max(load_us, pace_us))
     return best
 
 
