@@ -31,6 +31,7 @@ from enplace.placers.max_load.memory.fitting import NOTHING_FITS, SLOWED
 from enplace.placers.max_load.memory.in_flight import find_fullest, samples_matter
 from enplace.placers.max_load.memory.listing import list_partitions
 from enplace.placers.max_load.partition_plan import make_plan, plan_of_partition, plan_of_search
+from enplace.placers.max_load.search.anneal import anneal
 from enplace.placers.max_load.search.descent import descend, draw_placement, score
 from enplace.placers.max_load.search.hypergraph import build_hypergraph, held_bytes
 from enplace.placers.max_load.search.levels import anneal_by_levels
@@ -76,7 +77,8 @@ MOST_TRIES = 8
 """Most searches with less and less memory, for a plan that fits when it is simulated."""
 
 FEW_CHOICES = 200
-"""With so few choices, a program is solved even if no partition is better."""
+"""With so few choices, a program is solved even if no partition is better, and a local search
+begins at random too, and anneals single units."""
 
 FEW_PLACEMENTS = 5_000
 """So many placements of small graphs are all tried."""
@@ -419,6 +421,7 @@ class _Improver:
                 return
             restarts *= choices <= FEW_CHOICES
         stop, draw = self.stop.within(LOCAL_SHARE), np.random.default_rng(self.options.seed)
+        run = anneal if choices <= FEW_CHOICES else anneal_by_levels
         outputs = op_memory_bytes(problem) - self.weights
         for share in OUTPUT_SHARES if outputs.any() else OUTPUT_SHARES[:1]:
             counted = self.weights + (share * outputs).astype(np.int64)
@@ -430,7 +433,7 @@ class _Improver:
             found = [descend(graph, start, stop) for start in starts]
             best = min(found, key=partial(score, graph))
             if score(graph, best)[0] <= 0:
-                found.append(anneal_by_levels(graph, best, stop, self.options.seed))
+                found.append(run(graph, best, stop, self.options.seed))
             for device in sorted(found, key=partial(score, graph)):
                 apart_us = min(self._apart_us, self.plan.value_us or np.inf)
                 if self.is_preferred and not score(graph, device)[1] < apart_us * (1 - BETTER):
