@@ -258,8 +258,6 @@ class Framework:
         EnplaceError
             If ``wishes`` has what ``apply_options`` does not, or a wrong value.
         """
-        if not self.applier:
-            raise EnplaceError(f"{self.name} applies no plan inside of a script; use enplace run")
         wanted = read_values(self.apply_options, wishes, f"{self.name}'s apply")
         module, _, function = self.applier.partition(":")
         return getattr(importlib.import_module(module), function)(path, **wanted)

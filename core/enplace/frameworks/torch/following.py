@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from enplace.frameworks.comparing import Values
 from enplace.frameworks.torch.calls import REPORT_S
-from enplace.frameworks.torch.modules import Modules
+from enplace.frameworks.torch.modules import Modules, unwrapped
 from enplace.frameworks.torch.recording import EnoughError
 from enplace.processes.worker import Report
 
@@ -73,6 +73,11 @@ class Follower:
         self.gradients: Mapping[str, NDArray[Any]] = {}
         self.after_first: Mapping[str, NDArray[Any]] = {}
         self.weights: Mapping[str, NDArray[Any]] = {}
+
+    @property
+    def models(self) -> list[torch.nn.Module]:
+        """The models that the script calls, without what wraps them."""
+        return [unwrapped(each) for each in self.modules.models]
 
     @property
     def n_compared(self) -> int:

@@ -104,6 +104,7 @@ FRAMEWORK = Framework(
     worker=scratch_program("enplace.frameworks.torch.worker:work", "PyTorch", explain_end),
     runs=True,
     has_labels=True,
+    applier="enplace.frameworks.torch.apply:apply",
     plain_apart=True,
     kinds=_KINDS,
     models=_MODELS,

@@ -10,12 +10,17 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from enplace.errors import PlanError
 from enplace.frameworks.torch.profile import StepGraph
 from enplace.frameworks.torch.step import LOSS, RecordedOp, Step
 from enplace.frameworks.work import check_same_graph
 from enplace.names.passes import split_pass
 from enplace.names.scopes import INPUT as INPUT_SCOPE
+from enplace.text import listed
+from enplace.values.device_names import device_label
 from enplace.values.op_kinds import OpKind
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
 
 Key = tuple[str, str, str, str, int]
 """Pass, module, place, kind, and the number of an optimiser's step."""
@@ -127,3 +132,26 @@ def _homes(graph: StepGraph, planned: Mapping[str, int]) -> dict[str, int]:
 def _home_of(scope: str, homes: Mapping[str, int]) -> int:
     around = reversed(_around(scope))
     return next((homes[each] for each in around if each in homes), homes[""])
+
+
+def check_plan(problem: Problem, plan: Plan) -> None:
+    """Refuse what PyTorch does not run: parts of ops, replicas of stages, recomputing.
+
+    Raises
+    ------
+    PlanError
+        With what to do instead.
+    """
+    if plan.splits:
+        raise PlanError("the plan splits ops, and PyTorch runs them whole; make one without splits")
+    if plan.replicas:
+        raise PlanError(
+            "the plan has replicas of a stage, which one step cannot use; make one without "
+            "--replicate"
+        )
+    if plan.recompute:
+        where = listed([device_label(problem.cluster.devices[d].name) for d in plan.recompute])
+        raise PlanError(
+            f"the plan recomputes activations on {where}, which a run cannot do yet; make one "
+            f"without --recompute"
+        )

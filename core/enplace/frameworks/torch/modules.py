@@ -26,7 +26,7 @@ class Modules:
 
     def __init__(self) -> None:
         self.roots: list[torch.nn.Module] = []
-        self._models: list[torch.nn.Module] = []
+        self.models: list[torch.nn.Module] = []
         self._path: dict[int, str] = {}
         self._kept: list[torch.nn.Module] = []  # or else another might get its number
         self._loose: list[torch.nn.Module] = []
@@ -71,12 +71,12 @@ class Modules:
             prefix = self._path[id(root)]
             for path, parameter in root.named_parameters():
                 yield (
-                    self._owner.setdefault(id(parameter), _joined(prefix, path)),
+                    self._owner.setdefault(id(parameter), joined(prefix, path)),
                     parameter,
                     PARAMETER,
                 )
             for path, buffer in root.named_buffers():
-                yield _joined(prefix, path), buffer, BUFFER
+                yield joined(prefix, path), buffer, BUFFER
 
     def batch_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Return the shapes of the tensors that a root with parameters was first called with."""
@@ -86,7 +86,7 @@ class Modules:
     def name(self) -> str:
         """The class of the largest root."""
         sized = [(sum(p.numel() for p in root.parameters()), root) for root in self.roots]
-        return type(_unwrapped(max(sized, key=lambda each: each[0])[1])).__name__ if sized else ""
+        return type(unwrapped(max(sized, key=lambda each: each[0])[1])).__name__ if sized else ""
 
     def _begin(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if id(module) not in self._path:
@@ -106,8 +106,8 @@ class Modules:
         has_own = any(True for _ in module.parameters())
         new = [each for each in module.modules() if id(each) not in self._path]
         if has_own and not self._stack:
-            prefix = f"\0{len(self._models)}\0"
-            self._models.append(module)
+            prefix = f"\0{len(self.models)}\0"
+            self.models.append(module)
         else:
             numbers = self._prefixes if has_own else self._loose_prefixes
             prefix = ".".join([*self._stack[-1:], _next_prefix(module, numbers)])
@@ -117,22 +117,22 @@ class Modules:
         else:
             self._loose += new
         for path, each in module.named_modules():
-            self._path.setdefault(id(each), _joined(prefix, path))
+            self._path.setdefault(id(each), joined(prefix, path))
         named = (*module.named_parameters(), *module.named_buffers())
         for path, tensor in named:
-            self._owner.setdefault(id(tensor), _joined(prefix, path))
+            self._owner.setdefault(id(tensor), joined(prefix, path))
 
     @property
     def n_models(self) -> int:
         """How many models the script calls."""
-        return len(self._models)
+        return len(self.models)
 
     def tied(self) -> Iterator[tuple[str, str]]:
         """Iterate over the further names of parameters that have several, with the first ones."""
-        for model in self._models:
+        for model in self.models:
             prefix = self._path[id(model)]
             for path, parameter in model.named_parameters(remove_duplicate=False):
-                name, first = self.spell(_joined(prefix, path)), self.spell(self.owner(parameter))
+                name, first = self.spell(joined(prefix, path)), self.spell(self.owner(parameter))
                 if name != first:
                     yield name, first
 
@@ -141,14 +141,14 @@ class Modules:
         found = _OF_MODEL.match(path)
         if found is None:
             return path
-        model = self._models[int(found[1])]
-        own = "" if len(self._models) == 1 else self._variable(model)
+        model = self.models[int(found[1])]
+        own = "" if len(self.models) == 1 else self._variable(model)
         return ".".join(filter(None, [own, path[found.end() :]]))
 
     def _variable(self, model: torch.nn.Module) -> str:
         known = vars(sys.modules["__main__"]).items()
         name = next((name for name, value in known if value is model), "")
-        return name or f"{type(model).__name__}_{self._models.index(model)}"
+        return name or f"{type(model).__name__}_{self.models.index(model)}"
 
     def _forget_loose(self) -> None:
         """Forget modules without parameters that no model has: a loss may be made in each step."""
@@ -166,7 +166,7 @@ def _next_prefix(module: torch.nn.Module, numbers: dict[str, int]) -> str:
     return f"{name}_{number}" if number else name
 
 
-def _joined(prefix: str, path: str) -> str:
+def joined(prefix: str, path: str) -> str:
     """Join parts of a path without the names under which wrappers hold a model."""
     parts = path.split(".")
     while parts and parts[0] in _WRAPPERS:
@@ -174,9 +174,10 @@ def _joined(prefix: str, path: str) -> str:
     return ".".join(filter(None, [prefix, *parts]))
 
 
-def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    """Return the model that a wrapper holds, or the model itself."""
     for name in _WRAPPERS:
         inner = getattr(module, name, None)
         if isinstance(inner, torch.nn.Module) and len([*module.children()]) == 1:
-            return _unwrapped(inner)
+            return unwrapped(inner)
     return module

@@ -14,13 +14,14 @@ import numpy as np
 import torch
 
 from enplace.errors import ClusterError, PlanError
-from enplace.frameworks.comparing import largest_difference
+from enplace.frameworks.comparing import Values, Way, first_step_difference, largest_difference
 from enplace.frameworks.devices import LOCAL
 from enplace.frameworks.measured import NOT_SEEN, MeasuredRun, quartiles_us
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.costs import MeasuredCosts
 from enplace.frameworks.torch.following import FIRST, SEED, WARM_UPS, Follower, seed_all
-from enplace.frameworks.torch.matching import place_step
+from enplace.frameworks.torch.hooks import PlacedModules, place_model, torch_devices
+from enplace.frameworks.torch.matching import check_plan, place_step
 from enplace.frameworks.torch.placed import PlacedMode, StepSeen
 from enplace.frameworks.torch.profile import graph_of
 from enplace.frameworks.torch.recorder import Recorder, check_hooks
@@ -32,7 +33,6 @@ from enplace.machine import simulate
 from enplace.processes.wire import DONE, Message
 from enplace.processes.worker import Report
 from enplace.text import count, finite, listed
-from enplace.values.device_names import device_label
 from enplace.values.plan import Plan, follow_graph
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray
@@ -63,7 +63,7 @@ def run_placed(
     plain: Message | None,
     report: Report,
 ) -> MeasuredRun:
-    """Run a script on labels of the plan's devices.
+    """Run a script by a plan: op by op on labels, or by module on GPUs.
 
     Parameters
     ----------
@@ -79,47 +79,25 @@ def run_placed(
     LoadError
         If the script has too few steps, or fails before.
     """
-    check_hooks()
     check_plan(problem, plan)
-    _check_labels(problem, plan, devices)
-    follower = _Placed(problem, plan, steps, report)
-    _follow(source, follower)
-    run = _seen(problem, plan, follower, devices)
+    follower: Follower
+    if devices.strip().lower().startswith("gpu:"):
+        follower = by_module = _ByModule(problem, plan, steps, report)
+        _follow(source, follower)
+        run = _seen_by_module(problem, plan, by_module, devices)
+    else:
+        check_hooks()
+        _check_labels(problem, plan, devices)
+        follower = by_op = _ByOp(problem, plan, steps, report)
+        _follow(source, follower)
+        run = _seen_by_op(problem, plan, by_op, devices)
     return run if plain is None else _compared(run, follower, plain)
-
-
-def check_plan(problem: Problem, plan: Plan) -> None:
-    """Refuse what PyTorch does not run: parts of ops, replicas of stages, recomputing.
-
-    Raises
-    ------
-    PlanError
-        With what to do instead.
-    """
-    if plan.splits:
-        raise PlanError("the plan splits ops, and PyTorch runs them whole; make one without splits")
-    if plan.replicas:
-        raise PlanError(
-            "the plan has replicas of a stage, which one step cannot use; make one without "
-            "--replicate"
-        )
-    if plan.recompute:
-        where = listed([device_label(problem.cluster.devices[d].name) for d in plan.recompute])
-        raise PlanError(
-            f"the plan recomputes activations on {where}, which a run cannot do yet; make one "
-            f"without --recompute"
-        )
 
 
 def _check_labels(problem: Problem, plan: Plan, devices: str) -> None:
     match = LOCAL.fullmatch(devices.strip())
     assert match is not None
     used = [problem.cluster.devices[d].name for d in np.unique(plan.device).tolist()]
-    if match[1].lower() == "gpu":
-        raise ClusterError(
-            f"'{devices}': Enplace runs plans of PyTorch op by op, on labels of the CPU; use "
-            f"--devices cpu:{len(used)}"
-        )
     if int(match[2]) < len(used):
         raise ClusterError(
             f"'{devices}': the plan uses {count(len(used), 'device')} ({listed(used)}); use "
@@ -138,7 +116,7 @@ def _follow(source: Source, follower: Follower) -> None:
     )
 
 
-class _Placed(Follower):
+class _ByOp(Follower):
     """Follows a script whose steps run placed, after one is recorded."""
 
     def __init__(self, problem: Problem, plan: Plan, steps: int, report: Report) -> None:
@@ -188,7 +166,77 @@ class _Placed(Follower):
                 each.at.leave_optimizer()
 
 
-def _seen(problem: Problem, plan: Plan, follower: _Placed, devices: str) -> MeasuredRun:
+class _ByModule(Follower):
+    """Follows a script whose modules are placed on GPUs before the steps that count."""
+
+    def __init__(self, problem: Problem, plan: Plan, steps: int, report: Report) -> None:
+        super().__init__(steps, "Running the plan by module", report)
+        names = problem.profile.op_names
+        self._planned = dict(zip(names, plan.device.tolist(), strict=True))
+        self.devices = torch_devices(problem.cluster, plan)
+        if all(each.type == "cpu" for each in self.devices.values()):
+            raise ClusterError(
+                f"the plan uses CPUs alone, which are labels; use --devices cpu:{len(self.devices)}"
+            )
+        self.placed: list[PlacedModules] = []
+
+    def enter(self) -> None:
+        super().enter()
+        if self._number == FIRST and not self.placed:
+            models = (place_model(each, self._planned, self.devices) for each in self.models)
+            self.placed = [each for each in models if each is not None]
+            if not self.placed:
+                raise PlanError(
+                    "the plan was made for another model: none that the script calls has its "
+                    "parameters; profile it again and make a new plan"
+                )
+
+    def finish(self) -> None:
+        super().finish()
+        for each in self.placed:
+            each.remove()
+
+
+def _seen_by_module(problem: Problem, plan: Plan, follower: _ByModule, devices: str) -> MeasuredRun:
+    """Say which modules ran where, before any comparison."""
+    n_ops, called = problem.profile.n_ops, [each.called for each in follower.placed]
+    names = {str(each): problem.cluster.devices[at].name for at, each in follower.devices.items()}
+    peaks = {
+        name: torch.cuda.max_memory_allocated(at)
+        for at, name in names.items()
+        if at.startswith("cuda")
+    }
+    unknown = np.full(n_ops, np.nan)
+    schedule = _predicted(problem, plan, [])
+    return MeasuredRun(
+        profile=problem.profile,
+        plan=plan,
+        cluster=problem.cluster,
+        step_times_us=np.array(follower.times_us),
+        op_time_us=unknown,
+        op_start_us=unknown,
+        op_finish_us=unknown,
+        op_device=np.full(n_ops, NOT_SEEN),
+        op_memory_bytes=np.zeros(n_ops, dtype=np.int64),
+        ops_checked=None,
+        ops_on_planned_device=None,
+        order_violations=None,
+        loss_difference=np.nan,
+        weights_difference=np.nan,
+        stock_step_time_us=np.nan,
+        predicted_step_time_us=np.nan if schedule is None else schedule.makespan_us,
+        modules_checked=sum(map(len, called)),
+        modules_on_planned_device=sum(sum(each.values()) for each in called),
+        facts={
+            **_about(follower, devices),
+            "allocator_peak_bytes": peaks,
+            "deterministic": False,
+            "not_deterministic": "sums of a GPU's kernels",
+        },
+    )
+
+
+def _seen_by_op(problem: Problem, plan: Plan, follower: _ByOp, devices: str) -> MeasuredRun:
     """Say what ran where, before any comparison."""
     assert follower.mode is not None
     profile, index = problem.profile, problem.profile.index
@@ -236,7 +284,7 @@ def _middle(steps: Sequence[StepSeen]) -> StepSeen:
 
 
 def _facts(
-    problem: Problem, plan: Plan, follower: _Placed, middle: StepSeen, devices: str
+    problem: Problem, plan: Plan, follower: _ByOp, middle: StepSeen, devices: str
 ) -> dict[str, Any]:
     """Collect the further details of a run; see :class:`MeasuredRun`."""
     assert follower.mode is not None
@@ -244,12 +292,8 @@ def _facts(
     peaks = zip(problem.cluster.devices, follower.mode.labels.peak_bytes, strict=True)
     by_module = [n for n in follower.names if n not in problem.profile.index]
     return {
-        "devices": devices,
+        **_about(follower, devices),
         "labels": True,
-        "ordered": False,
-        "compared_steps": follower.n_compared,
-        "warm_ups": min(WARM_UPS, follower.n_compared),
-        "seed": SEED,
         "transfers": middle.transfers,
         "moved_bytes": middle.moved_bytes,
         "placed_peak_bytes": {device.name: peak for device, peak in peaks if peak},
@@ -257,6 +301,17 @@ def _facts(
         "not_recorded": sum(name not in names for name in planned),
         "not_in_plan": dict(middle.unplanned),
         "earlier_than_planned": _count_earlier(problem, plan, follower.names, middle),
+    }
+
+
+def _about(follower: Follower, devices: str) -> dict[str, Any]:
+    """Collect the details that runs by op and by module share."""
+    return {
+        "devices": devices,
+        "ordered": False,
+        "compared_steps": follower.n_compared,
+        "warm_ups": min(WARM_UPS, follower.n_compared),
+        "seed": SEED,
         "compiled": follower.is_compiled,
         "torch": torch.__version__,
     }
@@ -318,7 +373,7 @@ def _group(arrays: Mapping[str, Any], group: str) -> dict[str, Any]:
     return {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
 
 
-def _compared(run: MeasuredRun, follower: _Placed, plain: Message) -> MeasuredRun:
+def _compared(run: MeasuredRun, follower: Follower, plain: Message) -> MeasuredRun:
     """Compare a run with the one without the plan."""
     ours, theirs = _results(follower), plain.arrays
     differences = {
@@ -326,8 +381,13 @@ def _compared(run: MeasuredRun, follower: _Placed, plain: Message) -> MeasuredRu
         for group in (_LOSS, _WEIGHTS, _GRADIENTS)
     }
     times_us: FloatArray = np.array(plain.details["times_us"])
+    first = (
+        _way(follower.losses, follower.after_first),
+        _way(_steps(theirs), _group(theirs, _FIRST)),
+    )
     return replace(
         run,
+        first_step_difference=first_step_difference(*first) if run.rounds else np.nan,
         loss_difference=differences[_LOSS],
         weights_difference=differences[_WEIGHTS],
         stock_step_time_us=float(np.median(times_us)) if len(times_us) else np.nan,
@@ -338,6 +398,18 @@ def _compared(run: MeasuredRun, follower: _Placed, plain: Message) -> MeasuredRu
             "weights_compared": len(_group(ours, _WEIGHTS)),
         },
     )
+
+
+def _way(losses: Sequence[Values], after_first: Mapping[str, Any]) -> Way:
+    return Way(what="", losses=[*losses], after_first=after_first)
+
+
+def _steps(arrays: Mapping[str, Any]) -> list[Values]:
+    """Return the losses of each step from the arrays of a message."""
+    found: dict[int, Values] = {}
+    for name, value in _group(arrays, _LOSS).items():
+        found.setdefault(int(name.partition(":")[0]), []).append(value)
+    return [*found.values()]
 
 
 def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:

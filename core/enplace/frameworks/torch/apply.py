@@ -1,0 +1,123 @@
+"""Apply a plan in the process of a training script: ``enplace.apply("plan.json")``.
+
+The model that has the plan's parameters gets its modules placed as it is called first, and its
+parameters wherever the script moves it. Everything else runs as it is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.nn.modules import module as hooks
+
+from enplace.frameworks.torch.hooks import PlacedModules, place_model, torch_devices
+from enplace.frameworks.torch.matching import check_plan
+from enplace.frameworks.torch.modules import unwrapped
+from enplace.readers.plans import read_plan_alone
+from enplace.text import listed
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+
+
+class Application:
+    """A plan that is applied to the model with its parameters, and a report of how that went.
+
+    Attributes
+    ----------
+    path : str
+        The plan's file.
+    placed : list of PlacedModules
+        The models that it places; none before they are called.
+    """
+
+    def __init__(self, path: str, problem: Problem, plan: Plan) -> None:
+        self.path = path
+        self.placed: list[PlacedModules] = []
+        self._devices = torch_devices(problem.cluster, plan)
+        self._on_labels = len({*self._devices.values()}) < len(self._devices)
+        names = problem.profile.op_names
+        self._planned = dict(zip(names, plan.device.tolist(), strict=True))
+        self._others: list[str] = []
+        self._is_refused = False
+        self._known: dict[int, torch.nn.Module] = {}
+
+    def __str__(self) -> str:
+        lines = [str(each) for each in self.placed]
+        if lines and self._on_labels:
+            lines[-1] += "; the devices are labels of one CPU"
+        if not lines:
+            called = f"; it ran {listed(self._others[:3])}" if self._others else ""
+            lines = [f"{self.path}: no model with the plan's parameters has run yet{called}"]
+        return "\n".join(lines)
+
+    def report(self) -> None:
+        """Print which modules ran where, or that the plan was not used."""
+        head = "enplace: " if self.placed else "enplace: not used: "
+        for line in [] if self._is_refused else str(self).splitlines():
+            print(f"{head}{line}", file=sys.stderr)
+
+    def place(self, model: torch.nn.Module) -> None:
+        """Place a model if the plan is for it."""
+        model = unwrapped(model)
+        if id(model) in self._known or not any(True for _ in model.parameters()):
+            return
+        self._known[id(model)] = model
+        self._is_refused = True  # then nothing more is to be said
+        placed = place_model(model, self._planned, self._devices)
+        self._is_refused = False
+        if placed is None:
+            self._others.append(type(model).__name__)
+        else:
+            self.placed.append(placed)
+
+    def keep(self, model: torch.nn.Module) -> None:
+        """Put a model where it is planned, after the script has moved it."""
+        for each in self.placed:
+            if each.model is unwrapped(model):
+                each.move()
+
+
+def apply(path: str | os.PathLike[str]) -> Application:
+    """Run the training of this process as a plan says, from now on.
+
+    Call it before the model is called; it may be moved to a device before or after.
+
+    Raises
+    ------
+    FileError, ClusterError
+        If the file is damaged or no plan, or this machine does not have its devices.
+    PlanError
+        If it splits ops or has replicas; when the model is called, if it divides a module.
+    """
+    lone = read_plan_alone(path)
+    check_plan(lone.problem, lone.plan)
+    made = Application(os.fspath(path), lone.problem, lone.plan)
+    depth = [0]
+
+    def begin(module: torch.nn.Module, args: Any) -> None:
+        depth[0] += 1
+        if depth[0] == 1:
+            made.place(module)
+
+    def end(module: torch.nn.Module, args: Any, out: Any) -> None:
+        depth[0] -= 1
+
+    hooks.register_module_forward_pre_hook(begin)
+    hooks.register_module_forward_hook(end, always_call=True)
+    usual = torch.nn.Module._apply
+
+    @wraps(usual)
+    def moved(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        result = usual(module, *args, **kwargs)
+        made.keep(module)
+        return result
+
+    patch.object(torch.nn.Module, "_apply", moved).start()
+    atexit.register(made.report)
+    return made

@@ -1,0 +1,167 @@
+"""Plans in a script's own process, and modules on several devices."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from enplace.errors import ClusterError  # noqa: E402
+from enplace.frameworks.source import source_of  # noqa: E402
+from enplace.frameworks.torch import hooks  # noqa: E402
+from enplace.frameworks.torch.device_map import find_modules  # noqa: E402
+from enplace.frameworks.torch.hooks import PlacedModules, modules_in_plan, torch_devices  # noqa: E402
+from enplace.frameworks.torch.measure import measured_profile  # noqa: E402
+from enplace.frameworks.torch.scripts import record_script  # noqa: E402
+from enplace.machine import simulate  # noqa: E402
+from enplace.placing.settle import settle  # noqa: E402
+from enplace.processes.worker import ignore  # noqa: E402
+from enplace.readers.clusters import presets  # noqa: E402
+from enplace.values.measurement import Measurement  # noqa: E402
+from enplace.values.plan import Plan, follow_graph  # noqa: E402
+from enplace.values.problem import Problem  # noqa: E402
+from enplace.values.result import Result  # noqa: E402
+from enplace.writers import write_plan  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+TEXT = """
+import sys
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb, self.blocks = nn.Embedding(32, 8), nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(8, 32, bias=False)
+
+    def forward(self, x):
+        x = self.emb(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+if len(sys.argv) > 1:
+    import enplace
+    enplace.apply(sys.argv[1])
+model = Model()
+optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+for step in range(5):
+    x = torch.randint(0, 32, (4, 6))
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x).flatten(0, 1), x.flatten())
+    loss.backward()
+    optimizer.step()
+    print(repr(loss.item()))
+"""
+
+
+def made_plan(tmp_path, cluster="cpu-2", by_op=False):
+    """Write the script, and a plan with its modules or ops at random."""
+    path = tmp_path / "train.py"
+    path.write_text(TEXT)
+    found = record_script(source_of(str(path), framework_name="torch"), 0, 0, ignore)
+    profile = measured_profile("model", found.step, found.timing, Measurement(framework="torch"))
+    problem, rng = Problem(profile, presets()[cluster]), np.random.default_rng(2)
+    device = settle(problem, rng.integers(0, 2, profile.n_ops))
+    for group in find_modules(profile):
+        device[group] = rng.integers(0, 2)
+    if by_op:
+        device[profile.index["blocks_1/relu"]] = 1 - device[profile.index["blocks_1/add"]]
+    order = follow_graph(profile, np.arange(profile.n_ops))
+    plan = tmp_path / "plan.json"
+    write_plan(plan, Result(simulate(problem, Plan(device, order, method="test"))))
+    return plan, dict(zip(profile.op_names, device.tolist(), strict=True))
+
+
+def train(tmp_path, *words):
+    command = [sys.executable, str(tmp_path / "train.py"), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_script_that_applies_a_plan_trains_as_without(tmp_path):
+    plan, _ = made_plan(tmp_path)
+    plain, placed = train(tmp_path), train(tmp_path, plan)
+    assert placed.stdout == plain.stdout
+    assert len(plain.stdout.splitlines()) == 5
+    assert "Model: 10 of 10 modules on their planned device, 2 devices" in placed.stderr
+    assert "labels of one CPU" in placed.stderr
+
+
+def test_a_plan_that_divides_a_module_and_one_of_another_model_say_so_in_a_line(tmp_path):
+    plan, planned = made_plan(tmp_path, by_op=True)
+    refused = train(tmp_path, plan)
+    assert refused.returncode != 0
+    assert "make a plan with --grain module" in refused.stderr.splitlines()[-1]
+    assert modules_in_plan(nn.Linear(2, 2), planned) is None
+
+
+def test_a_plan_for_gpus_that_are_not_here_is_refused():
+    if torch.cuda.device_count() >= 2:
+        pytest.skip("this machine has them")
+    cluster = presets()["h100-2-nvlink"]
+    plan = Plan(np.array(cluster.gpus), np.array([0, 1]), method="test")
+    with pytest.raises(ClusterError, match=r"PyTorch sees \d GPUs here"):
+        torch_devices(cluster, plan)
+
+
+class Sent(torch.autograd.Function):
+    """Sends a tensor that may lose its content on the way, as to ``meta`` and back."""
+
+    @staticmethod
+    def forward(ctx, tensor, device):
+        ctx.device = tensor.device
+        return torch.empty_like(tensor, device=device)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.empty_like(gradient, device=ctx.device), None
+
+
+def test_modules_on_two_devices_train_with_parameters_and_gradients_where_planned(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(hooks, "send", Sent.apply)
+    _, planned = made_plan(tmp_path)
+    scope = {"__name__": "train", "sys": sys}
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    exec(compile(TEXT.partition("model = Model()")[0], "train.py", "exec"), scope)
+    model = scope["Model"]()
+    found = modules_in_plan(model, planned)
+    real = [torch.device("cpu"), torch.device("meta")]
+    placed = PlacedModules(model, {path: real[at] for path, at in found.items()}, 2)
+    try:
+        optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+        for _ in range(2):
+            optimizer.zero_grad()
+            x = torch.randint(0, 32, (4, 6))
+            loss = nn.functional.cross_entropy(model(x).flatten(0, 1), x.flatten())
+            loss.backward()
+            optimizer.step()
+    finally:
+        placed.remove()
+    for name, parameter in model.named_parameters():
+        at = real[
+            planned[
+                "/".join([hooks.scope_of_module(name.rpartition(".")[0]), name.rpartition(".")[2]])
+            ]
+        ]
+        assert parameter.device == parameter.grad.device == at
+    assert {p.device.type for p in model.parameters()} == {"cpu", "meta"}
+    assert all(placed.called.values())
+    assert len(placed.called) == len(found)
