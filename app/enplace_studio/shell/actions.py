@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from enplace.values.result import Result
 from enplace_studio.model.document import Document
 from enplace_studio.model.queries import find_ops
 from enplace_studio.model.relations import RELATIONS, Relation
+from enplace_studio.serving.dialog import ServingDialog
 from enplace_studio.shell.about import framework_names, show_about, show_frameworks
 from enplace_studio.shell.parts import Studio
 from enplace_studio.shell.settings_dialog import SettingsDialog
@@ -264,12 +266,20 @@ def _toggle_side_by_side(studio: Studio) -> None:
         studio.compare_plans(plans.pair)
 
 
+def _serve(studio: Studio) -> None:
+    def open_plan(profile: Path, plan: Path) -> None:
+        studio.files.open_path(profile, then=lambda: studio.files.open_path(plan))
+
+    ServingDialog(open_plan, studio.window).exec()
+
+
 # fmt: off
 _ACTIONS: tuple[Action, ...] = (
     Action("open", "Open…", "File", ("Ctrl+O",), lambda s: s.files.ask_open()),
     Action("open-backup", "Open a backup…", "File", (), lambda s: s.files.ask_open_backup()),
     Action("open-model", "Open a model…", "File", ("Ctrl+Shift+O",),
            lambda s: s.measuring.open_model(), lambda s: not s.is_measuring),
+    Action("serve", "Serve a model…", "File", (), _serve),
     Action("start", "Start page", "File", (), lambda s: s.files.close_project(), _open),
     Action("save", "Save", "File", ("Ctrl+S",), lambda s: s.saving.save(), _open, 1),
     Action("save-as", "Save as…", "File", ("Ctrl+Shift+S",),

@@ -86,7 +86,7 @@ def describe_each(cards: Sequence[tuple[str, int]], memory_bytes: int) -> Cluste
         Memory of the host, which has 16 cores; without any, the cluster has no CPU.
     """
     titles = Counter(GPUS[model].title for model, _ in cards)
-    named = ", ".join(f"{n} × {title}" for title, n in titles.items())
+    named = " + ".join(f"{n} × {title}" for title, n in titles.items())
     models, gpu_bytes = zip(*cards, strict=True)
     head = f"{named}, {LINKS[PCIE]}, as you described them."
     host = {"capacity_bytes": memory_bytes, "lanes": _USUAL_CORES} if memory_bytes else {}

@@ -93,11 +93,20 @@ class Serving:
         return {
             title: exporters()[name].text(self.result) + self._more(name)
             for name, title in PROGRAMS.items()
-            if not self._why_not[title]
+            if not self.why_not[title]
         }
 
     @cached_property
-    def _why_not(self) -> dict[str, str]:
+    def short_commands(self) -> dict[str, str]:
+        """The same, with a device map as an expression of Python, for people to paste."""
+        found = {**self.commands}
+        if (accelerate := PROGRAMS["device-map"]) in found:
+            found[accelerate] = _as_python(json.loads(found[accelerate]))
+        return found
+
+    @cached_property
+    def why_not(self) -> dict[str, str]:
+        """Why each program cannot hold the split, by its name; empty if it can."""
         from enplace.frameworks.registry import why_no_export
 
         found = {title: why_no_export(name, self.result) for name, title in PROGRAMS.items()}
@@ -130,21 +139,31 @@ class Serving:
             write_plan(plan, self.result)
 
     def __str__(self) -> str:
-        return "\n\n".join([self._head(), self._devices(), self._limits(), self._compared()])
+        return "\n\n".join(
+            [self._head(), self._devices(), self._limits(), table(self.compared(), "llrr")]
+        )
 
     def _head(self) -> str:
-        served, wanted = self.served, self.served.costs.wanted
-        requests = count(wanted.requests, "request")
-        groups = f" in {served.n_groups} groups" if served.n_groups > 1 else ""
+        wanted = self.served.costs.wanted
         lines = [
             f"{self.decoder.name}: {count(self.decoder.n_layers, 'layer')}, "
-            f"{size(self.decoder.n_bytes)} of weights; {requests} of "
+            f"{size(self.decoder.n_bytes)} of weights; {count(wanted.requests, 'request')} of "
             f"{count(wanted.context, 'token')} on {self.machine.cluster.name}.",
-            f"Estimated: {served.tokens_per_s:.3g} tokens per second, of {requests}{groups}; "
-            f"{ms(served.alone_us)} per token of a request alone; first token of a prompt of "
-            f"{count(served.costs.prompt, 'token')} after {seconds(served.prompt_us / 1e6)}.",
+            f"Estimated: {self.tokens_per_s:.3g} tokens per second, {'; '.join(self.facts)}.",
         ]
         return "\n".join([*lines, *self.notes])
+
+    @property
+    def facts(self) -> list[str]:
+        """Of whom the tokens per second are, and what else is estimated, in phrases."""
+        served, requests = self.served, count(self.served.costs.wanted.requests, "request")
+        groups = f" in {served.n_groups} groups" if served.n_groups > 1 else ""
+        prompt = count(served.costs.prompt, "token")
+        return [
+            f"of {requests}{groups}",
+            f"{ms(served.alone_us)} per token of a request alone",
+            f"first token of a prompt of {prompt} after {seconds(served.prompt_us / 1e6)}",
+        ]
 
     @property
     def notes(self) -> list[str]:
@@ -225,12 +244,13 @@ class Serving:
             f"{count(self.most_requests, 'request')} of {count(wanted.context, 'token')}."
         )
 
-    def _compared(self) -> str:
+    def compared(self) -> list[list[str]]:
+        """Return this split and other programs' as rows of texts, below a heading."""
         rows = [["split", "layers", "tokens/s", "alone"]]
         for name, each in {"this one": self.served, **self.others}.items():
             counts = " ".join(f"{share.n_layers}" for share in each.split)
             rows.append([name, counts, self._speed(each), ms(each.alone_us) if each.fits else ""])
-        return table(rows, "llrr")
+        return rows
 
     def _speed(self, served: Served) -> str:
         if served.fits:
@@ -241,11 +261,8 @@ class Serving:
 
     def pasted(self) -> str:
         """Return what to paste into other programs, as text."""
-        short = {**self.commands}
-        if "accelerate" in short:
-            short["accelerate"] = _as_python(json.loads(short["accelerate"]))
-        parts = [f"{title}:\n{text.rstrip()}" for title, text in short.items()]
-        parts += [f"{title}: no, {why}." for title, why in self._why_not.items() if why]
+        parts = [f"{title}:\n{text.rstrip()}" for title, text in self.short_commands.items()]
+        parts += [f"{title}: no, {why}." for title, why in self.why_not.items() if why]
         return "\n\n".join(parts)
 
     @property
@@ -280,7 +297,7 @@ class Serving:
                 for name, other in self.others.items()
             },
             "commands": self.commands,
-            "why_no_command": {title: why for title, why in self._why_not.items() if why},
+            "why_no_command": {title: why for title, why in self.why_not.items() if why},
             "notes": self.notes,
         }
 

@@ -50,7 +50,10 @@ def split_by_memory(costs: Costs) -> Split:
 
 
 def balanced_split(costs: Costs) -> Split:
-    """Fill the cards in turn up to equal bytes of weights; the host takes what is left over."""
+    """Fill the cards in turn up to equal bytes of weights; the host takes what is left over.
+
+    Without a host, the last card has to.
+    """
     decoder, machine = costs.decoder, costs.machine
     cards, devices = _cards(costs), machine.cluster.devices
     head = decoder.last_bytes + (0 if decoder.is_tied else decoder.head_bytes)
@@ -67,11 +70,9 @@ def balanced_split(costs: Costs) -> Split:
             at, held = at + 1, 0
         held += n_bytes
         on.append(at)
-    if on[-1] == len(cards) and machine.host is None:
-        return ()
-    counts = Counter(on[1:-1])
-    used = [*cards, *([] if machine.host is None else [machine.host])]
-    return tuple(Share(used[at], counts[at]) for at in sorted({*on}))
+    used = [*cards, cards[-1] if machine.host is None else machine.host]
+    counts = Counter(used[at] for at in on[1:-1])
+    return tuple(Share(device, counts[device]) for device in dict.fromkeys(used[at] for at in on))
 
 
 def _cards(costs: Costs) -> Sequence[int]:

@@ -1,0 +1,1 @@
+"""Which layers of a decoder go on which card: asked, shown, and taken along."""
