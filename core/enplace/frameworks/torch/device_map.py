@@ -6,9 +6,12 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from enplace.names.passes import split_pass
 from enplace.names.scopes import INPUT
 from enplace.text import listed
+from enplace.values.components import components
 from enplace.values.op_kinds import OpKind
 from enplace.values.profile import Profile
 from enplace.values.result import Result
@@ -37,8 +40,25 @@ def block_of(scope: str) -> str:
 
 
 def find_blocks(profile: Profile) -> list[list[int]]:
-    """Return the ops of each block, with their gradients and updates."""
-    return _group(profile, block_of)
+    """Return the ops of each block, with their gradients and updates.
+
+    What holds no parameters need not stay in one place. So of a dropout that is called before all
+    layers and after them, each call is a block, with its gradient.
+    """
+    blocks = _group(profile, block_of)
+    number = np.arange(profile.n_ops) + len(blocks)  # of ops in no such block, one each
+    for at, ops in enumerate(blocks):
+        if not any(profile.kinds[op] == OpKind.VARIABLE for op in ops):
+            number[ops] = at
+    source, op = profile.edge_source, profile.edge_op
+    inside = number[source] == number[op]
+    part = components(profile.n_ops, source[inside], op[inside])
+    found: dict[tuple[int, int], list[int]] = {}
+    for at, ops in enumerate(blocks):
+        for each in ops:
+            key = (at, int(part[each]) if number[each] == at else -1)
+            found.setdefault(key, []).append(each)
+    return [*found.values()]
 
 
 def find_modules(profile: Profile) -> list[list[int]]:

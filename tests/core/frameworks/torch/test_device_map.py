@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.result import Result
+from problems import profile_of
 from torch_steps import read_step
 
 
@@ -97,3 +99,26 @@ def test_blocks_stay_together_for_throughput_unless_something_else_is_asked(prob
         profile, cluster, objective="throughput", pins=[(up, "GPU:0"), (down, "GPU:1")]
     )
     assert divided.n_units == ops
+
+
+def test_a_module_without_parameters_is_a_block_for_each_of_its_calls():
+    """The dropout before the layers and the one after them need not share a device."""
+    times = {
+        "weight": 0,
+        **dict.fromkeys(["drop/first", "layer_0/mul", "drop/second"], 1),
+        **dict.fromkeys(["gradients/drop/second", "gradients/layer_0/mul", "gradients/drop/f"], 1),
+    }
+    forward = [("drop/first", "layer_0/mul", 8), ("layer_0/mul", "drop/second", 8)]
+    back = [("gradients/drop/second", "gradients/layer_0/mul", 8)]
+    back += [("gradients/layer_0/mul", "gradients/drop/f", 8), ("weight", "layer_0/mul", 8)]
+    masks = [("drop/first", "gradients/drop/f", 2), ("drop/second", "gradients/drop/second", 2)]
+    profile = profile_of(times, [*forward, *back, *masks])
+    scopes = ["layer_0", "drop", "layer_0", "drop", "gradients/drop", "gradients/layer_0"]
+    kinds = ("variable", *[""] * (profile.n_ops - 1))
+    profile = replace(profile, scopes=(*scopes, "gradients/drop"), op_kinds=kinds)
+    groups = {tuple(profile.op_names[op] for op in ops) for ops in find_blocks(profile)}
+    assert groups == {
+        ("weight", "layer_0/mul", "gradients/layer_0/mul"),
+        ("drop/first", "gradients/drop/f"),
+        ("drop/second", "gradients/drop/second"),
+    }
