@@ -336,7 +336,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
         parts = sum(split.parts for split in plan.splits)
         lines.append(["split ops", f"{len(plan.splits):,}", f"into {count(parts, 'part')}"])
     measured = problem.measured_profile.measured
-    about = [measured.about_times, _about_speeds(problem), measured.about_passes]
+    about = [measured.about_times, _about_gpus(problem), measured.about_passes]
     note = [*filter(None, [plan.note, *about, about_price(schedule)])]
     tables = [table(lines, "lrl"), *note, device_table(schedule)]
     first = worth_it(schedule, others)
@@ -350,9 +350,16 @@ def about_passes(problem: Problem) -> str:
     return problem.measured_profile.measured.about_passes
 
 
-def _about_speeds(problem: Problem) -> str:
-    """Say that GPUs count as faster than the one for which op times were estimated."""
+def _about_gpus(problem: Problem) -> str:
+    """Say that no op may run on GPUs, or that they count as faster than the one estimated for."""
+    import numpy as np
+
     measured, cluster = problem.measured_profile.measured, problem.cluster
+    if not np.isfinite(problem.time_us[:, cluster.gpus]).any():
+        return (
+            "No op has a time on a GPU, so none may run there. For a plan on GPUs, profile the "
+            "model on one, or estimate its times for one."
+        )
     gpu, speed = measured.estimated, measured.estimated_speed
     fastest_gpu = max((cluster.devices[device].speed for device in cluster.gpus), default=0.0)
     if not speed or fastest_gpu <= speed:

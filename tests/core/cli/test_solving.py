@@ -47,6 +47,15 @@ def devices_of(plan_file, profile="p.json", cluster="c.json"):
     return dict(zip(problem.profile.op_names, plan.device.tolist(), strict=True))
 
 
+def test_a_profile_without_times_on_gpus_says_why_they_stay_idle(enplace, folder):
+    ops = [{"name": name, "type": "MatMul", "time_us": {"cpu": 900.0}} for name in "ab"]
+    profile = {"format": "enplace-profile/1", "name": "host", "ops": ops, "edges": []}
+    (folder / "host.json").write_text(json.dumps(profile))
+    done = enplace("place", "host.json", "--cluster", "pesto", "--method", "heft")
+    assert "No op has a time on a GPU" in done.out
+    assert "No op has a time" not in enplace("place", "p.json", "--cluster", "pesto").out
+
+
 def test_place_writes_a_plan_and_prints_its_figures(enplace, folder):
     done = enplace("place", "p.json", "--cluster", "c.json", "-o", "plan.json")
     assert (done.status, done.err) == (0, "")
