@@ -111,7 +111,7 @@ def test_a_module_without_parameters_is_a_block_for_each_of_its_calls():
     forward = [("drop/first", "layer_0/mul", 8), ("layer_0/mul", "drop/second", 8)]
     back = [("gradients/drop/second", "gradients/layer_0/mul", 8)]
     back += [("gradients/layer_0/mul", "gradients/drop/f", 8), ("weight", "layer_0/mul", 8)]
-    masks = [("drop/first", "gradients/drop/f", 2), ("drop/second", "gradients/drop/second", 2)]
+    masks = [("drop/first", "gradients/drop/f", 8), ("drop/second", "gradients/drop/second", 8)]
     profile = profile_of(times, [*forward, *back, *masks])
     scopes = ["layer_0", "drop", "layer_0", "drop", "gradients/drop", "gradients/layer_0"]
     kinds = ("variable", *[""] * (profile.n_ops - 1))
