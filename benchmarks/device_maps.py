@@ -62,6 +62,10 @@ CARDS: dict[str, Cards] = {
 """Links; the model that each card is as fast as, and its GiB."""
 
 TRAINED_ON = [*CARDS][:5]
+SERVED = ("vit", "gpt2", "opt-1.3b", "llama-7b")
+SERVED_ON = ("2 × H100", "24 + 12 GiB", "80 + 40 + 24 + 24 GiB")
+"""A few models in inference, which is what accelerate's maps are mostly for."""
+
 UNEVEN = {"one-large-part": "1.5 + 3 GiB", "three-parts": "2 × 2 GiB"}
 """Two situations that were reported to accelerate, as 3041 and 1888."""
 
@@ -105,7 +109,14 @@ def main(report: Report) -> None:
     rows = [*_rows(names, "training", cards, limit_s)]
     report.title("Times of training, accelerate's over ours: step, sample")
     report.table(["model", *cards], _table(rows, cards))
+    report.title("All of them")
     _sum_up(report, rows)
+    report.title("Times of inference, accelerate's over ours: step, sample")
+    served = [
+        *_rows(report.pick(SERVED, SERVED[:1]), "inference", SERVED_ON[: len(cards)], limit_s)
+    ]
+    report.table(["model", *SERVED_ON], _table(served, SERVED_ON))
+    _sum_up(report, served)
     report.title("Parts of uneven size")
     report.text(
         "Two situations that were reported to accelerate, here in inference: it keeps room for the "
@@ -121,7 +132,7 @@ def main(report: Report) -> None:
     report.numbers(
         ("model", "cards", "of", "step_us", "sample_us", "our_step_us", "our_sample_us", "why"),
         [(r.model, r.cards, r.of, *(f"{us:.1f}" for us in (*r.theirs, *r.ours)), r.why)
-         for r in (*rows, *odd)],
+         for r in (*rows, *served, *odd)],
     )  # fmt: skip
 
 
@@ -256,7 +267,6 @@ def _ratios(row: Row) -> str:
 
 
 def _sum_up(report: Report, rows: Sequence[Row]) -> None:
-    report.title("All of them")
     for at, what in enumerate(("step time", "time per sample")):
         both = [row for row in rows if np.isfinite(row.theirs[at])]
         ratio = np.array([row.theirs[at] / row.ours[at] for row in both])

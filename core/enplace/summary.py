@@ -475,7 +475,7 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
         in_flight = str(found.in_flight[device])
         devices.append([name, ms(busy), share, ms(sent_us), in_flight, memory, used])
     tables = [table(facts, "lrl"), table(stages, "rllrrrrr"), table(devices, "lrrrrrr")]
-    about = [describe_pace(problem, plan, found), measured.about_passes]
+    about = [describe_pace(problem, plan, found), measured.about_times, measured.about_passes]
     about += about_memory(problem, found.peak_bytes)
     return "\n\n".join(filter(None, [head, *tables, *about]))
 
@@ -516,7 +516,8 @@ def describe_pipelines(problem: Problem, plan: Plan, found: Sequence[PipelineSch
         )
     about = "Per sample, filling and draining included; "
     shown = [head, table(rows, "rrrlrl"), f"{about}once the pipeline is full, {full}."]
-    return "\n\n".join(filter(None, [*shown, about_passes(problem)]))
+    times = problem.measured_profile.measured.about_times
+    return "\n\n".join(filter(None, [*shown, times, about_passes(problem)]))
 
 
 def about_memory(

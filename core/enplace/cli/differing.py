@@ -42,6 +42,7 @@ class _Side:
     devices: dict[str, str]
     constraints: dict[str, frozenset[Row]]
     step_time_us: float
+    estimated: str
     peak_bytes: Mapping[str, int]
     capacity_bytes: dict[str, int]
 
@@ -98,12 +99,14 @@ def _read(path: str, profile: str | None) -> _Side:
 
     if profile is None:
         lone = read_plan_alone(path)
-        return _side(lone.problem, lone.plan, lone.constraints, lone.step_time_us, lone.peak_bytes)
+        times = lone.step_time_us, lone.estimated
+        return _side(lone.problem, lone.plan, lone.constraints, *times, lone.peak_bytes)
     problem, plan = read_problem_and_plan(profile, path, None)
     schedule = simulate(problem, plan)
     names = [device.name for device in problem.cluster.devices]
     peaks = dict(zip(names, schedule.peak_bytes.tolist(), strict=True))
-    return _side(problem, plan, constraints_by_name(problem), schedule.makespan_us, peaks)
+    times = schedule.makespan_us, problem.measured_profile.measured.estimated
+    return _side(problem, plan, constraints_by_name(problem), *times, peaks)
 
 
 def _side(
@@ -111,6 +114,7 @@ def _side(
     plan: Plan,
     constraints: Mapping[str, Sequence[Row]],
     step_time_us: float,
+    estimated: str,
     peak_bytes: Mapping[str, int],
 ) -> _Side:
     from enplace.values.constraints import KINDS
@@ -124,6 +128,7 @@ def _side(
         },
         constraints={key: _rows(kind, constraints.get(key, [])) for key, kind in KINDS.items()},
         step_time_us=step_time_us,
+        estimated=estimated,
         peak_bytes=peak_bytes,
         capacity_bytes={device.name: int(device.capacity_bytes) for device in devices},
     )
@@ -195,6 +200,7 @@ def _head(side: _Side) -> dict[str, Any]:
         "method": side.method,
         "cluster": side.cluster,
         "step_time_us": side.step_time_us if known else None,
+        "estimated": side.estimated or None,
         "fits": side.fits,
     }
 
@@ -231,6 +237,8 @@ def _count_reordered(one: Mapping[str, str], other: Mapping[str, str]) -> int:
 
 def _facts(data: Mapping[str, Any]) -> list[list[str]]:
     """Return rows of a name, a value before and after, and the change."""
+    from enplace.values.measurement import ESTIMATED
+
     one, other = data["before"], data["after"]
     rows = [["method", one["method"], other["method"], ""]]
     if one["cluster"] != other["cluster"]:
@@ -238,7 +246,8 @@ def _facts(data: Mapping[str, Any]) -> list[list[str]]:
     start_us, end_us = one["step_time_us"], other["step_time_us"]
     if start_us is not None and end_us is not None:
         change = change_text(end_us / start_us - 1) if start_us else ""
-        rows.append(["step time", ms(start_us), ms(end_us), change])
+        title = f"{ESTIMATED} " * bool(one["estimated"] or other["estimated"])
+        rows.append([f"{title}step time", ms(start_us), ms(end_us), change])
     for row in data["memory"]:
         start, end, capacity = (row[f"{key}_bytes"] for key in ("before", "after", "capacity"))
         if start or end:

@@ -220,6 +220,7 @@ def _pipeline_answer(
     check_plan(problem, plan)
     rule = planned_rule(plan) if wanted is None else LoadRule(wanted)
     head: dict[str, Any] = {"profile": problem.profile.name, "cluster": problem.cluster.name}
+    head |= {"estimated": problem.measured_profile.measured.estimated or None}
     head |= {"guessed_backward": summary.about_passes(problem) or None}
     head |= {"load": rule.transfers, "method": plan.method, "pace_us": plan.pace_us or None}
     found = [simulate_pipeline(problem, plan, kind, n, rule) for n in numbers]

@@ -81,6 +81,8 @@ class LonePlan:
         The file's own prediction; NaN if it has none.
     peak_bytes : mapping of str to int
         The predicted peak of each device by name; empty if the file has none.
+    estimated : str
+        The GPU that op times are estimated for; empty if the file does not say so.
     op_sizes : mapping of str to int
         As :func:`~enplace.values.op_sizes.op_sizes` returns them; empty if the file has none.
     """
@@ -90,6 +92,7 @@ class LonePlan:
     constraints: Mapping[str, list[Row]]
     step_time_us: float
     peak_bytes: Mapping[str, int]
+    estimated: str
     op_sizes: Mapping[str, int]
 
 
@@ -177,13 +180,15 @@ def read_plan_alone(path: str | os.PathLike[str]) -> LonePlan:
         predicted_us = number(predicted, "step_time_us", "predicted") if known else math.nan
         peaks = take(predicted, "peak_bytes", dict, "predicted", {})
         peak_bytes = {device: whole(peaks, device, "predicted.peak_bytes") for device in peaks}
+        estimated = take(predicted, "estimated", str, "predicted", "")
         problem = Problem(profile, cluster, splits=splits_from_json(data))
         sizes = _sizes(data)
     found = read_plan(path, problem)
     with naming(path):
         orders = {Before.key: found.constraints.get(Before.key, [])}
         problem = constrain(problem, orders).problem
-    return LonePlan(problem, found.plan, found.constraints, predicted_us, peak_bytes, sizes)
+    facts = predicted_us, peak_bytes, estimated, sizes
+    return LonePlan(problem, found.plan, found.constraints, *facts)
 
 
 def _bare_profile(name: str, op_names: list[str]) -> Profile:

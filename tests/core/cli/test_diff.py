@@ -54,6 +54,20 @@ def test_step_time_and_memory_are_those_of_the_files_or_of_the_profile(enplace, 
     assert again["simulated_on"] == "slower.json"
 
 
+def test_times_of_an_estimate_are_labelled_in_differences_and_pipelines(enplace, folder):
+    Path("p.json").write_text(json.dumps(model() | {"measured": {"estimated": "H100"}}))
+    for name, device in (("a.json", "GPU:0"), ("b.json", "GPU:1")):
+        pin = ("--pin", f"loss={device}", "-o", name)
+        place = ("place", "p.json", "--cluster", "c.json", "--method", "single", *pin)
+        assert enplace(*place).status == 0
+    assert "estimated step time" in enplace("diff", "a.json", "b.json").out
+    assert enplace("diff", "a.json", "b.json", "--json").document["after"]["estimated"] == "H100"
+    pipeline = ("simulate", "p.json", "b.json", "--pipeline", "inference")
+    for more in ((), ("--microbatches", "2,4")):
+        assert "estimated from a roofline of the H100" in enplace(*pipeline, *more).out
+    assert enplace(*pipeline, "--json").document["estimated"] == "H100"
+
+
 def test_orders_that_were_added_are_listed(enplace, folder):
     place = ("place", "p.json", "--cluster", "c.json", "--method", "single")
     chain = [{"src": "encoder/layer_0/MatMul", "output": 0, "dst": "loss", "bytes": MIB}]

@@ -131,7 +131,8 @@ class PipelinePair(QWidget):
                 side.canvas.show_pipeline(None, None)
                 continue
             reference = known[0] if each is not known[0] else None
-            side.facts.set_text(describe(each, reference))
+            measured = schedule.problem.measured_profile.measured
+            side.facts.set_text(measured.title_of(describe(each, reference)))
             side.canvas.show_pipeline(schedule, each, whole_us, most_bytes)
 
 

@@ -157,8 +157,9 @@ class PipelineView(QWidget):
 
     def _show(self, schedule: Schedule, found: PipelineSchedule) -> None:
         further = further_stages(found)
+        measured = schedule.problem.measured_profile.measured
         parts = [
-            f"{ms(found.time_per_sample_us)} per sample once full",
+            measured.title_of(f"{ms(found.time_per_sample_us)} per sample once full"),
             f"{count(found.n_microbatches, 'sample')} in {ms(found.makespan_us)}",
         ]
         if found.kind != "inference":

@@ -14,6 +14,7 @@ from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtWidgets import QLabel, QPushButton, QSlider, QWidget
 
 from enplace.text import count, factor, size
+from enplace.values.measurement import ESTIMATED
 from enplace_studio.explain.pipelines import INFERENCE, SAMPLES, TRAINING, kinds_of
 from enplace_studio.explain.titles import short_title
 from enplace_studio.jobs.background import Background
@@ -178,7 +179,9 @@ class WhatIfView(ScrollPanel):
         self.plot.show_curves((), over or COMPUTE, 1.0)
         self.memory_plot.show_curves((), over or COMPUTE, 1.0)
         what = "Time per sample" if over is MICROBATCHES else "Step time"
-        self.caption.setText(f"{what} over {over.title}" if over is not None else "")
+        is_estimated = project is not None and project.problem.measured_profile.measured.estimated
+        known = f", {ESTIMATED}" * bool(is_estimated)
+        self.caption.setText(f"{what} over {over.title}{known}" if over is not None else "")
         for each in (self._heading, self.plot):
             each.setVisible(over is not None)
         for each in (self.memory_caption, self.memory_plot):
