@@ -32,7 +32,7 @@ from enplace_studio.widgets.messages import DialogButtons, button
 
 MIB = 2**20
 FILE_FILTER = "Clusters (*.json)"
-DEVICE_COLUMNS = ("Name", "Kind", "Memory, MiB", "Reserve, MiB", "Speed", "Lanes", "Chip")
+DEVICE_COLUMNS = ("Name", "Kind", "Memory, MiB", "Reserve, MiB", "Speed", "Lanes", "Chip", "Card")
 EACH_ITS_OWN = "{from}->{to}"
 """The channel of a pattern that gives each link one of its own."""
 LINK_HELP = (
@@ -226,11 +226,12 @@ def _device_row(device: dict[str, Any]) -> list[str]:
     memory, speed = f"{device['capacity_bytes'] / MIB:.12g}", f"{device['speed']:g}"
     lanes, chip = str(device["lanes"]), device.get("chip", "")
     reserve = f"{device.get('reserve_bytes', 0) / MIB:.6g}"
-    return [device["name"], device["kind"], memory, reserve, speed, lanes, chip]
+    card = device.get("model", "")
+    return [device["name"], device["kind"], memory, reserve, speed, lanes, chip, card]
 
 
 def _device_of(row: Sequence[str]) -> dict[str, Any]:
-    name, kind, memory, reserve, speed, lanes, chip = row
+    name, kind, memory, reserve, speed, lanes, chip, card = row
     where = f"device '{name}'"
     return {
         "name": name,
@@ -239,6 +240,7 @@ def _device_of(row: Sequence[str]) -> dict[str, Any]:
         "speed": _number(speed, where, "speed"),
         "lanes": round(_number(lanes, where, "lanes")),
         "chip": chip,
+        "model": card,
         "reserve_bytes": round(_number(reserve or "0", where, "reserve", low=0) * MIB),
     }
 

@@ -41,6 +41,7 @@ class StartPage(QScrollArea):
     file_chosen = Signal(object)
     open_pressed = Signal()
     model_pressed = Signal()
+    serve_pressed = Signal()
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +73,9 @@ class StartPage(QScrollArea):
         texts = vbox(sentence, steps, (STRETCH, 0), spacing=6)
         self.open_button = button("Open a profile…", self.open_pressed.emit, kind="accent")
         self.model_button = button("Open a model…", self.model_pressed.emit)
-        return hbox((texts, 1), 24, vbox(self.open_button, self.model_button, (STRETCH, 0)))
+        self.serve_button = button("Serve a model…", self.serve_pressed.emit)
+        buttons = vbox(self.open_button, self.model_button, self.serve_button, (STRETCH, 0))
+        return hbox((texts, 1), 24, buttons)
 
     def _formats(self) -> QVBoxLayout:
         """Say what can be opened."""

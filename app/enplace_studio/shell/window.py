@@ -124,6 +124,7 @@ class MainWindow(QMainWindow):
         start.file_chosen.connect(studio.files.open_path)
         start.open_pressed.connect(studio.files.ask_open)
         start.model_pressed.connect(self.menus.by_id["open-model"].trigger)
+        start.serve_pressed.connect(self.menus.by_id["serve"].trigger)
 
     def _connect_messages(self) -> None:
         """Show edits in the toast, and errors in the banner."""

@@ -35,9 +35,13 @@ DTYPE_BYTES = {
     **dict.fromkeys(("F32", "I32", "U32"), 4.0),
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2.0),
     **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8", "BOOL"), 1.0),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 0.75),
     "F4": 0.5,
 }
 """Bytes of a number in the types of safetensors."""
+
+PROJECTOR = "mmproj"
+"""How the names of files begin that translate pictures for a model."""
 
 _SHARD = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf")
 
@@ -91,7 +95,13 @@ def _main_file(folder: Path) -> Path:
     if (folder / INDEX).exists():
         return folder / INDEX
     names = sorted(os.listdir(folder))
-    found = [name for name in names if name.endswith((".safetensors", ".gguf"))]
+    if (usual := "model.safetensors") in names:
+        return folder / usual
+    found = [
+        name
+        for name in names
+        if name.endswith((".safetensors", ".gguf")) and not name.startswith(PROJECTOR)
+    ]
     first = [name for name in found if "-00001-of-" in name and _SHARD.fullmatch(name)]
     for some in (first, found):
         if len(some) == 1:

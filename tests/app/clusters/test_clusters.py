@@ -176,6 +176,7 @@ def test_the_editor_gives_a_device_a_reserve(editor):
     assert (device.reserve_bytes, device.memory_bytes) == (2**20, memory)
     editor.show_cluster(editor.read())
     assert editor.devices.item(0, 3).text() == "1"
+    assert editor.read().devices[0].model == "v100"
 
 
 def test_devices_are_added_with_their_links_and_removed_with_them(editor):

@@ -2,7 +2,7 @@ import pytest
 
 from enplace.errors import ClusterError
 from enplace.frameworks.nvml import Card
-from enplace.frameworks.own_cluster import NVLINK, PCIE, describe, detect, model_of
+from enplace.frameworks.own_cluster import NVLINK, PCIE, describe, describe_each, detect, model_of
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.clusters import presets
 from enplace.writers.clusters import cluster_to_json
@@ -29,6 +29,7 @@ def test_detected_gpus_have_their_memory_and_the_speed_of_their_model():
     gpus = detect([card(0, nvlinks=[1]), card(1, nvlinks=[0])]).devices[:2]
     assert [gpu.capacity_bytes for gpu in gpus] == [80 * GIB] * 2
     assert [gpu.speed for gpu in gpus] == [0.85] * 2
+    assert [gpu.model for gpu in gpus] == ["h100"] * 2
 
 
 def test_only_pairs_with_nvlink_get_its_cost():
@@ -47,6 +48,13 @@ def test_the_description_cites_the_presets_that_the_figures_come_from():
     assert "pcie" not in described.lower()
 
 
+def test_unlike_cards_have_the_host_that_is_described():
+    found = describe_each([("l4", 20 * GIB), ("h100", 80 * GIB)], 64 * GIB)
+    assert [device.capacity_bytes // GIB for device in found.devices] == [20, 80, 64]
+    assert [device.model for device in found.devices] == ["l4", "h100", ""]
+    assert [each.kind for each in describe_each([("l4", GIB)], 0).devices] == ["gpu"]
+
+
 def test_an_unknown_gpu_says_whose_speed_it_has():
     found = describe(2, "RTX 4090", 24 * GIB, PCIE)
     assert found.devices[0].speed == presets()["pcie-2"].devices[0].speed
@@ -58,6 +66,13 @@ def test_an_unknown_gpu_says_whose_speed_it_has():
     [
         ("NVIDIA A100-SXM4-80GB", "a100"),
         ("Tesla V100-PCIE-16GB", "v100"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("NVIDIA RTX A5000", "rtx-a5000"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA GeForce RTX 3080 Ti", "NVIDIA GeForce RTX 3080 Ti"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 Laptop GPU"),
         ("a100", "a100"),
         ("NVIDIA RTX A1000 Laptop GPU", "NVIDIA RTX A1000 Laptop GPU"),
         ("NVIDIA GH200 480GB", "NVIDIA GH200 480GB"),

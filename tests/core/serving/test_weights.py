@@ -138,6 +138,16 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path):
         read_weights(folder)
 
 
+def test_of_several_files_the_usual_one_is_taken_or_a_choice_is_asked(tmp_path):
+    for name in ("consolidated.safetensors", "mmproj-f16.gguf", "other.safetensors"):
+        write_safetensors(tmp_path / name, llama_shapes())
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    with pytest.raises(FileError, match=r"holds consolidated.safetensors, other.safetensors\.\.\."):
+        read_weights(tmp_path)
+    write_safetensors(tmp_path / "model.safetensors", llama_shapes(head=False))
+    assert len(read_weights(tmp_path).tensors) == len(llama_shapes(head=False))
+
+
 def test_pickled_weights_are_never_opened(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(FileError, match="pickled weights are never opened; convert them"):
