@@ -141,16 +141,27 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 @st.composite
 def profiles(draw: st.DrawFn, max_ops: int = 14) -> Profile:
-    """Draw a small DAG with zero-time ops, several outputs, control edges, colocation and holds."""
+    """Draw a small DAG.
+
+    It has zero-time ops, several outputs, control edges, colocation, holds and shared memory.
+    """
     n = draw(st.integers(1, max_ops))
     ops = range(n)
     pairs = [(a, b) for a in ops for b in ops if a < b]
     chosen = draw(st.lists(st.sampled_from(pairs), max_size=3 * n)) if pairs else []
     outputs = [draw(st.integers(CONTROL, 1)) for _ in chosen]
     sizes = {(a, o): draw(st.integers(0, 9)) for (a, _), o in zip(chosen, outputs, strict=True)}
+    edges = {(a, b, o) for (a, b), o in zip(chosen, outputs, strict=True)}
     times = [draw(st.sampled_from([0.0, 1.0, 2.0, 3.5])) for _ in ops]
     tensors = sorted(key for key in sizes if key[1] != CONTROL)
     held = st.tuples(st.sampled_from(tensors), st.sampled_from(ops)) if tensors else st.nothing()
+    read = {b: [(a, o) for a, o in tensors if (a, b, o) in edges] for b in ops}
+    shares = [
+        (op, output, *draw(st.sampled_from(bases)))
+        for op, output in tensors
+        for bases in [read[op] + [(op, 0)] * ((op, 0) in tensors and output == 1)]
+        if bases and draw(st.integers(0, 2)) == 0
+    ]
     label = draw(st.permutations(range(n)))
     both = [draw(st.booleans()) for _ in ops]
     return make_profile(
@@ -164,6 +175,7 @@ def profiles(draw: st.DrawFn, max_ops: int = 14) -> Profile:
         colocation=[draw(st.sampled_from(["", "", "", "a", "b"])) for _ in ops],
         op_kinds=[draw(st.sampled_from(["", "", "", "variable"])) for _ in ops],
         holds=[(*tensor, op) for tensor, op in draw(st.lists(held, max_size=4 * bool(tensors)))],
+        shares=shares,
         edge_source=[a for a, _ in chosen],
         edge_output=outputs,
         edge_op=[b for _, b in chosen],

@@ -80,7 +80,8 @@ def to_networkx(profile: Profile) -> Graph:
         with 0 bytes.
 
     ``graph["holds"]``, if there are any, lists tensors that stay on their device until an op has
-    ended: the op that makes it, its output number, and that op.
+    ended: the op that makes it, its output number, and that op. ``graph["shares"]`` lists tensors
+    that lie in the memory of others: the op and the output number of each, then those of its base.
 
     A tensor with several consumers is an edge to each, and is sent to a device only once.
     """
@@ -110,6 +111,11 @@ def to_networkx(profile: Profile) -> Graph:
         graph.graph["holds"] = [
             (profile.op_names[source], output, profile.op_names[op])
             for source, output, op in profile.holds.tolist()
+        ]
+    if len(profile.sharing):
+        graph.graph["shares"] = [
+            (profile.op_names[source], output, profile.op_names[base], number)
+            for source, output, base, number in profile.shares.tolist()
         ]
     return graph
 
@@ -155,6 +161,7 @@ def from_networkx(graph: Graph, name: str | None = None) -> Profile:
         **columns,
         **edge_columns(edges),
         holds=[_hold(each, index) for each in graph.graph.get("holds", ())],
+        shares=[_share(each, index) for each in graph.graph.get("shares", ())],
         measured=_measurement(graph.graph),
     )
     return with_guessed_passes(profile)
@@ -169,6 +176,17 @@ def _hold(hold: Any, index: Mapping[Hashable, int]) -> tuple[int, int, int]:
             f"the graph's holds: {hold!r} is not a node, the number of its output and a node"
         )
     return index[hold[0]], hold[1], index[hold[2]]
+
+
+def _share(share: Any, index: Mapping[Hashable, int]) -> tuple[int, int, int, int]:
+    """Take a tensor and its base, each by its op and output."""
+    is_row = isinstance(share, list | tuple) and len(share) == 4
+    is_known = is_row and all(isinstance(e, Hashable) and e in index for e in share[::2])
+    if not is_known or not all(isinstance(e, int) for e in share[1::2]):
+        raise ProfileError(
+            f"the graph's shares: {share!r} is not a node and the number of its output, twice"
+        )
+    return index[share[0]], share[1], index[share[2]], share[3]
 
 
 def _measurement(attributes: Attributes) -> Measurement:

@@ -101,11 +101,8 @@ def _sums(part: IntArray, values: FloatArray, n_parts: int) -> FloatArray:
 def _running_bytes(problem: Problem) -> IntArray:
     """Find the most bytes that any op of each unit adds while it runs; shape (n_units,)."""
     profile = problem.profile
-    op_bytes = profile.temporary_bytes.copy()
-    np.add.at(op_bytes, profile.tensor_op, profile.held_bytes)
-    np.add.at(op_bytes, profile.edge_op, profile.held_bytes[profile.edge_tensor])
     # An op that takes no time may free everything before another op needs memory.
-    op_bytes[problem.time_us.min(axis=1) == 0] = 0
+    op_bytes = np.where(problem.time_us.min(axis=1) > 0, profile.running_bytes, 0)
     running = np.zeros(problem.n_units, dtype=np.int64)
     np.maximum.at(running, problem.unit, op_bytes)
     return running

@@ -9,7 +9,7 @@ import numpy as np
 
 from enplace.compiling import kernel
 from enplace.machine.layout import Machine, build_machine
-from enplace.values.arrays import BoolArray, IntArray, csr_offsets, inverse
+from enplace.values.arrays import BoolArray, IntArray, adjacency, csr_offsets, inverse
 from enplace.values.columns import Merge
 from enplace.values.components import components
 from enplace.values.constraints import Constraints
@@ -63,7 +63,7 @@ def contract(problem: Problem, group: IntArray) -> Problem:
         edge_output=np.where(control, CONTROL, profile.edge_tensor)[leaves],
         edge_op=target[leaves],
         edge_bytes=profile.tensor_bytes[profile.edge_tensor][leaves],
-        holds=_holds_between(profile, group, leaves),
+        **_memory_between(profile, group, leaves),
         measured=_backward_groups(profile, group),
     )
     allowed = np.ones((n, cluster.n_devices), dtype=bool)
@@ -75,13 +75,36 @@ def contract(problem: Problem, group: IntArray) -> Problem:
     return Problem(contracted, cluster, Constraints(forbidden=forbidden))
 
 
-def _holds_between(profile: Profile, group: IntArray, leaves: BoolArray) -> IntArray:
-    """Find the holds of tensors that leave their group; the others end with it."""
-    left = np.zeros(profile.n_tensors, dtype=bool)
-    left[profile.edge_tensor[leaves]] = True
-    kept = left[profile.hold_tensor]
-    tensor, op = profile.hold_tensor[kept], profile.hold_op[kept]
-    return np.stack([group[profile.tensor_op[tensor]], tensor, group[op]], axis=1)
+def _memory_between(profile: Profile, group: IntArray, leaves: BoolArray) -> dict[str, IntArray]:
+    """Find the holds of tensors that leave their group, and which of these share memory.
+
+    Of tensors that lie in memory which their group makes, one that leaves stands for it: the memory
+    itself, or else the largest. The other holds end with their group.
+    """
+    maker, buffer = group[profile.tensor_op], _buffers(profile, group)
+    left = np.unique(profile.edge_tensor[leaves])
+    last_is_best = left[np.lexsort((profile.tensor_bytes[left], buffer[left] == left))]
+    stands = np.full(profile.n_tensors, -1)
+    stands[buffer[last_is_best]] = last_is_best
+    stands = stands[buffer]
+    held = stands[profile.hold_tensor] >= 0
+    tensor, op = stands[profile.hold_tensor[held]], profile.hold_op[held]
+    of = np.where(stands[left] != left, stands[left], profile.tensor_base[buffer[left]])
+    share, of = left[of >= 0], of[of >= 0]
+    return {
+        "holds": np.stack([maker[tensor], tensor, group[op]], axis=1),
+        "shares": np.stack([maker[share], share, maker[of], of], axis=1),
+    }
+
+
+def _buffers(profile: Profile, group: IntArray) -> IntArray:
+    """Find the tensor of its group in whose memory each lies, or itself; shape (n_tensors,)."""
+    maker, buffer = group[profile.tensor_op], np.arange(profile.n_tensors)
+    for tensor in profile.sharing[::-1].tolist():
+        base = profile.tensor_base[tensor]
+        if maker[base] == maker[tensor]:
+            buffer[tensor] = buffer[base]
+    return buffer
 
 
 def _backward_groups(profile: Profile, group: IntArray) -> Measurement:
@@ -127,7 +150,11 @@ def _together(problem: Problem, group: IntArray, order: IntArray) -> list[str]:
 
 def _peak_inside(problem: Problem, group: IntArray, order: IntArray) -> IntArray:
     """Find the most bytes that a group needs besides variables and the tensors that leave it."""
-    return _peaks(build_machine(problem), group, order, inverse(order))
+    profile, n = problem.profile, problem.profile.n_tensors
+    buffer = _buffers(profile, group)
+    readers = adjacency(buffer[profile.edge_tensor], profile.edge_op, n)
+    ends = adjacency(buffer[profile.hold_tensor], profile.hold_op, n)
+    return _peaks(build_machine(problem), *readers, *ends, group, order, inverse(order))
 
 
 _FOUND: dict[str, Callable[[Problem, IntArray, IntArray], Any]] = {
@@ -139,10 +166,21 @@ _FOUND: dict[str, Callable[[Problem, IntArray, IntArray], Any]] = {
 
 @kernel
 def _peaks(
-    machine: Machine, group: IntArray, order: IntArray, place: IntArray
+    machine: Machine,
+    reader_ptr: IntArray,
+    reader: IntArray,
+    until_ptr: IntArray,
+    until: IntArray,
+    group: IntArray,
+    order: IntArray,
+    place: IntArray,
 ) -> IntArray:  # pragma: no cover - compiled
-    """Run each group's ops in order; a tensor that stays inside is freed after its last use."""
-    n_ops, edge_op = len(order), machine.edge_op
+    """Run each group's ops in order; memory that stays inside is freed after its last use.
+
+    ``reader`` and ``until`` have the ops that read a tensor, or until which it is held, and those
+    of all that lies in its memory.
+    """
+    n_ops = len(order)
     dies = np.zeros(n_ops, np.int64)  # bytes that are freed after the op at a place
     peak = np.zeros(group[order[n_ops - 1]] + 1, np.int64)
     live, current = 0, -1
@@ -152,12 +190,12 @@ def _peaks(
             live, current = 0, group[op]
         for tensor in range(machine.tensor_ptr[op], machine.tensor_ptr[op + 1]):
             last, inside = i, True
-            for edge in range(machine.edge_ptr[tensor], machine.edge_ptr[tensor + 1]):
-                inside &= group[edge_op[edge]] == current
-                last = max(last, place[edge_op[edge]])
-            for hold in range(machine.hold_ptr[tensor], machine.hold_ptr[tensor + 1]):
-                if group[machine.hold_op[hold]] == current:
-                    last = max(last, place[machine.hold_op[hold]])
+            for at in range(reader_ptr[tensor], reader_ptr[tensor + 1]):
+                inside &= group[reader[at]] == current
+                last = max(last, place[reader[at]])
+            for at in range(until_ptr[tensor], until_ptr[tensor + 1]):
+                if group[until[at]] == current:
+                    last = max(last, place[until[at]])
             if inside:
                 live += machine.held_bytes[tensor]
                 dies[last] += machine.held_bytes[tensor]

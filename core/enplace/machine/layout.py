@@ -44,6 +44,8 @@ class Machine(NamedTuple):
     tensor_ptr: IntArray
     tensor_op: IntArray
     tensor_bytes: IntArray
+    tensor_base: IntArray
+    sharing: IntArray
     held_bytes: IntArray
     copy_bytes: IntArray
     edge_ptr: IntArray
@@ -91,6 +93,8 @@ def build_machine(problem: Problem) -> Machine:
         tensor_ptr=profile.tensor_ptr,
         tensor_op=profile.tensor_op,
         tensor_bytes=profile.tensor_bytes,
+        tensor_base=profile.tensor_base,
+        sharing=profile.sharing,
         held_bytes=profile.held_bytes,
         copy_bytes=profile.copy_bytes,
         edge_ptr=profile.edge_ptr,

@@ -27,7 +27,10 @@ def find_excess(
     most = _most_changes(device, timing)
     when, change = np.empty(most), np.empty(most, np.int64)
     where, end_us = np.empty(most, np.int64), np.empty(n_devices)
-    n = _list_changes(machine, device, timing, when, change, where, end_us)
+    # Until when each tensor stays on each device for others that lie in its memory.
+    n_bases = len(machine.tensor_op) if len(machine.sharing) > 0 else 0
+    stays_us = np.full((n_bases, n_devices), -1.0)
+    n = _list_changes(machine, device, timing, when, change, where, stays_us, end_us)
     order = np.argsort(when[:n], kind="mergesort")
     return _sum_excess(machine, device, when, change, where, order, used, peak)
 
@@ -76,19 +79,25 @@ def _list_changes(
     when: FloatArray,
     change: IntArray,
     where: IntArray,
+    stays_us: FloatArray,
     end_us: FloatArray,
 ) -> int:  # pragma: no cover - compiled
     """List when memory is taken (positive) and freed (negative), how much, and on which device.
 
-    Return the number of changes; ``end_us`` is scratch, with an entry for each device.
+    Return the number of changes; ``stays_us``, all -1, and ``end_us`` are scratch, with an entry
+    for each device.
     """
     n = 0
+    for tensor in m.sharing:
+        _find_ends(m, device, timing, tensor, stays_us, end_us)
+        base, d = m.tensor_base[tensor], device[m.tensor_op[tensor]]
+        stays_us[base, d] = max(stays_us[base, d], end_us[d])
     for tensor in range(len(m.tensor_op)):
         if m.copy_bytes[tensor] == 0:
             continue
         maker = m.tensor_op[tensor]
         home = device[maker]
-        _find_ends(m, device, timing, tensor, end_us)
+        _find_ends(m, device, timing, tensor, stays_us, end_us)
         for d in range(len(end_us)):
             begin_us, n_bytes = timing.sent_us[tensor, d], m.copy_bytes[tensor]
             if d == home:
@@ -111,7 +120,12 @@ def _list_changes(
 
 @step
 def _find_ends(
-    m: Machine, device: IntArray, timing: Timing, tensor: int, end_us: FloatArray
+    m: Machine,
+    device: IntArray,
+    timing: Timing,
+    tensor: int,
+    stays_us: FloatArray,
+    end_us: FloatArray,
 ) -> None:  # pragma: no cover - compiled
     """Write until when each device holds a tensor; -1 if it never does."""
     maker = m.tensor_op[tensor]
@@ -127,6 +141,9 @@ def _find_ends(
         end_us[device[consumer]] = max(end_us[device[consumer]], timing.finish_us[consumer])
     for hold in range(m.hold_ptr[tensor], m.hold_ptr[tensor + 1]):
         end_us[home] = max(end_us[home], timing.finish_us[m.hold_op[hold]])
+    if len(stays_us) > 0:
+        for d in range(len(end_us)):
+            end_us[d] = max(end_us[d], stays_us[tensor, d])
 
 
 @loop

@@ -60,6 +60,14 @@ def holds_of_samples(profile: Profile) -> IntArray:
     return found
 
 
+def base_in_samples(profile: Profile) -> IntArray:
+    """Find the tensor in whose memory each lies while samples pass; (n_tensors,), -1 for none.
+
+    What is summed over the samples has memory of its own.
+    """
+    return np.where(once_per_step(profile), -1, profile.tensor_base)
+
+
 def given_by_variables(profile: Profile) -> BoolArray:
     """Find the tensors that are the content of a variable; (n_tensors,)."""
     found: BoolArray = profile.variable_given[profile.tensor_op] >= 0

@@ -100,7 +100,9 @@ def frugal_position(problem: Problem) -> IntArray:
     """
     profile = problem.profile
     sources, ops = profile.edge_source.tolist(), profile.edge_op.tolist()
-    tensors, held = profile.edge_tensor.tolist(), profile.held_bytes.tolist()
+    # What lies in the memory of another tensor keeps that, which counts as read with it.
+    tensors = profile.tensor_root[profile.edge_tensor].tolist()
+    held = profile.held_bytes.tolist()
     readers: dict[int, set[int]] = {}
     reads: list[set[int]] = [set() for _ in range(profile.n_ops)]
     before: list[set[int]] = [set() for _ in range(profile.n_ops)]

@@ -167,7 +167,9 @@ def begin(machine: Machine, work: Work) -> PartialSchedule:
         start_us=np.zeros(n_ops),
         finish_us=np.zeros(n_ops),
         arrival_us=np.full((len(machine.tensor_op), n_devices), -1.0),
-        uses_left=np.diff(machine.edge_ptr) + np.diff(machine.hold_ptr),
+        uses_left=np.diff(machine.edge_ptr)
+        + np.diff(machine.hold_ptr)
+        + np.bincount(machine.tensor_base[machine.sharing], minlength=len(machine.tensor_op)),
         weights=weights,
         live=np.zeros(n_devices, dtype=np.int64),
         live_peak=np.zeros(n_devices, dtype=np.int64),
@@ -338,13 +340,18 @@ def count_memory(
 def _use(
     m: Machine, w: Work, s: PartialSchedule, tensor: int
 ) -> None:  # pragma: no cover - compiled
-    """Count one use of a tensor; after the last one, free it and its copies."""
-    s.uses_left[tensor] -= 1
-    if s.uses_left[tensor] > 0:
-        return
-    for other in range(len(m.lanes)):
-        if s.arrival_us[tensor, other] >= 0:
-            s.live[other] -= w.copy_bytes[tensor]
-    if not w.tensor_stays[tensor]:
-        home = s.unit_device[m.unit[m.tensor_op[tensor]]]
-        s.live[home] -= m.held_bytes[tensor]
+    """Count one use of a tensor; after the last one, free it and its copies.
+
+    Then that is a use less of the tensor in whose memory it lies.
+    """
+    while tensor >= 0:
+        s.uses_left[tensor] -= 1
+        if s.uses_left[tensor] > 0:
+            return
+        for other in range(len(m.lanes)):
+            if s.arrival_us[tensor, other] >= 0:
+                s.live[other] -= w.copy_bytes[tensor]
+        if not w.tensor_stays[tensor]:
+            home = s.unit_device[m.unit[m.tensor_op[tensor]]]
+            s.live[home] -= m.held_bytes[tensor]
+        tensor = m.tensor_base[tensor]

@@ -78,13 +78,7 @@ def working_bytes(problem: Problem) -> FloatArray:
 
     Nothing is held for an op that takes no time. Shape (n_units, n_devices).
     """
-    profile = problem.profile
-    need = profile.temporary_bytes.copy()
-    np.add.at(need, profile.tensor_op, profile.held_bytes)
-    n_ops = profile.n_ops
-    read = np.unique(profile.edge_tensor * n_ops + profile.edge_op)
-    tensor, reader = np.divmod(read, n_ops)
-    np.add.at(need, reader, profile.held_bytes[tensor])
+    need = problem.profile.running_bytes
     takes_time = np.isfinite(problem.time_us) & (problem.time_us > 0)
     found = np.zeros((problem.n_units, problem.cluster.n_devices))
     np.maximum.at(found, problem.unit, np.where(takes_time, need[:, None], 0.0))

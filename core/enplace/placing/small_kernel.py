@@ -367,7 +367,7 @@ def _all_fits(m: Machine, j: Jobs, used: IntArray) -> bool:  # pragma: no cover 
         used[j.device[m.tensor_op[tensor]]] += m.held_bytes[tensor]
         for d in range(len(used)):
             if j.transfer_of[tensor, d] >= 0:
-                used[d] += m.held_bytes[tensor]
+                used[d] += m.copy_bytes[tensor]
     fits = True
     for d in range(len(used)):
         fits &= used[d] <= m.capacity_bytes[d]
@@ -705,25 +705,53 @@ def _fits_at(m: Machine, j: Jobs, s: Path, now: float) -> bool:  # pragma: no co
             used[j.device[op]] += m.temporary_bytes[op]
     for tensor in range(len(m.tensor_op)):
         maker = m.tensor_op[tensor]
-        if m.held_bytes[tensor] == 0 or s.start_us[maker] < 0.0:
+        if m.copy_bytes[tensor] == 0 or s.start_us[maker] < 0.0:
             continue
-        is_held = now < s.finish_us[maker]
         for d in range(len(used)):
             job = j.transfer_of[tensor, d]
-            if job < 0:
-                continue
-            is_held |= s.start_us[job] < 0.0 or now < s.finish_us[job]
-            if s.start_us[job] >= 0.0 and (
-                now < s.finish_us[job] or _is_read_after(m, j, s, tensor, d, now)
-            ):
-                used[d] += m.held_bytes[tensor]
+            if job >= 0 and s.start_us[job] >= 0.0 and _is_kept(m, j, s, tensor, d, now):
+                used[d] += m.copy_bytes[tensor]
         home = j.device[maker]
-        if is_held or _is_read_after(m, j, s, tensor, home, now):
+        if m.held_bytes[tensor] > 0 and _is_kept(m, j, s, tensor, home, now):
             used[home] += m.held_bytes[tensor]
     fits = True
     for d in range(len(used)):
         fits &= used[d] <= m.capacity_bytes[d]
     return fits
+
+
+@loop
+def _is_kept(
+    m: Machine, j: Jobs, s: Path, tensor: int, device: int, now: float
+) -> bool:  # pragma: no cover - compiled
+    """Whether a device keeps a tensor after a time, or one that lies in its memory."""
+    kept = _is_used_after(m, j, s, tensor, device, now)
+    for other in m.sharing:
+        base = other
+        while base >= 0 and base != tensor and j.device[m.tensor_op[base]] == device:
+            base = m.tensor_base[base]
+        if base == tensor and other != tensor:
+            kept |= _is_used_after(m, j, s, other, device, now)
+    return kept
+
+
+@loop
+def _is_used_after(
+    m: Machine, j: Jobs, s: Path, tensor: int, device: int, now: float
+) -> bool:  # pragma: no cover - compiled
+    """Whether a tensor is made, on its way or read on a device after a time, or will be."""
+    maker = m.tensor_op[tensor]
+    if device == j.device[maker]:
+        if s.start_us[maker] < 0.0:
+            return False  # what its maker reads is kept by that
+        if now < s.finish_us[maker]:
+            return True
+    for d in range(len(m.lanes)):
+        job = j.transfer_of[tensor, d]
+        concerns = job >= 0 and (d == device or device == j.device[maker])
+        if concerns and (s.start_us[job] < 0.0 or now < s.finish_us[job]):
+            return True
+    return _is_read_after(m, j, s, tensor, device, now)
 
 
 @loop

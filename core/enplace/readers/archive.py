@@ -73,12 +73,13 @@ TEXTS = ("op_names", *(name for name, each in OP_COLUMNS.items() if each.type is
 FLOATS = {name: 1 + bool(each.width) for name, each in OP_COLUMNS.items() if each.type is float}
 """Arrays that do not hold whole numbers, with their dimensions."""
 
-HOLDS = ("hold_tensor", "hold_op")
+HOLDS, BASE = ("hold_tensor", "hold_op"), "tensor_base"
 
 ARRAYS = (
     *(name for name, each in OP_COLUMNS.items() if each.type is not str),
     *("tensor_op", "tensor_output", "tensor_bytes", "edge_tensor", "edge_op"),
     *HOLDS,
+    BASE,
 )
 FLOAT, WHOLE = "<f8", ("|u1", "<i4", "<i8")
 """Types of numbers in a file; in memory all whole numbers are int64."""
@@ -87,8 +88,8 @@ _TYPES = {FLOAT, *WHOLE}
 
 
 def may_lack(name: str) -> bool:
-    """Whether files may lack an array, as older ones do: of defaults for all ops, or of holds."""
-    return name in HOLDS or (name in OP_COLUMNS and not OP_COLUMNS[name].always)
+    """Whether files may lack an array, as older ones do: of defaults for all, or of holds."""
+    return name in (*HOLDS, BASE) or (name in OP_COLUMNS and not OP_COLUMNS[name].always)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,8 +23,10 @@ from enplace.names.scopes import scopes_of
 from enplace.readers.calibration import calibrate
 from enplace.readers.colocation import colocation_groups
 from enplace.readers.registry import Content, reader
+from enplace.readers.views import find_views
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.measurement import Measurement
+from enplace.values.op_kinds import is_view_type
 from enplace.values.profile import (
     CONTROL,
     MAX_BYTES,
@@ -84,6 +86,7 @@ def read_gpu_profile(content: Content) -> Profile:
         temporary_bytes=[node["temp_bytes"] for node in nodes],
         colocation=_colocation(nodes, edges),
         **edge_columns([edge[:4] for edge in edges]),
+        shares=find_views([is_view_type(node["op"]) for node in nodes], [e[:4] for e in edges]),
         measured=_measured(data, nodes, cluster),
     )
     kernels = np.array([node["n_kernels"] for node in nodes])
@@ -119,7 +122,10 @@ def _node(value: Any, index: int) -> dict[str, Any]:
 
 
 def _edges(values: list[Any], nodes: list[dict[str, Any]]) -> list[tuple[int, int, int, int, bool]]:
-    """Read each edge: source, output, consumer, bytes, and whether it is by reference."""
+    """Read each edge: source, output, consumer, bytes, and whether it is by reference.
+
+    Those of a consumer come in the order of its inputs, as in the file.
+    """
     edges = []
     for i, value in enumerate(values):
         usable = isinstance(value, list) and len(value) == 5

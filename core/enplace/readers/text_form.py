@@ -26,6 +26,7 @@ NAME, VERSION = "enplace-profile", 1
 OP_KEYS = {"name", *(column.key for column in OP_COLUMNS.values())}
 EDGE_KEYS = {"src", "output", "dst", "bytes", "control"}
 HOLD_KEYS = {"src", "output", "until"}
+SHARE_KEYS = {"src", "output", "of", "of_output"}
 
 
 def _is_text_form(content: Content) -> bool:
@@ -50,7 +51,7 @@ def read_text_form(content: Content) -> Profile:
     """
     data = content.fields
     check_format(data, NAME, VERSION)
-    only(data, {"format", "name", "ops", "edges", "holds", "measured"}, "")
+    only(data, {"format", "name", "ops", "edges", "holds", "shares", "measured"}, "")
     ops = [_op(value, f"ops[{i}]") for i, value in enumerate(take(data, "ops", list, ""))]
     index = {op["name"]: i for i, op in enumerate(ops)}
     if len(index) < len(ops):
@@ -61,6 +62,8 @@ def read_text_form(content: Content) -> Profile:
     ]
     held = enumerate(take(data, "holds", list, "", []))
     holds = [_hold(value, f"holds[{i}]", index) for i, value in held]
+    shared = enumerate(take(data, "shares", list, "", []))
+    shares = [_share(value, f"shares[{i}]", index) for i, value in shared]
     columns: dict[str, Any] = {
         label: [op[column.key] for op in ops] for label, column in OP_COLUMNS.items()
     }
@@ -72,6 +75,7 @@ def read_text_form(content: Content) -> Profile:
         **columns,
         **edge_columns(edges),
         holds=holds,
+        shares=shares,
         measured=measurement_from_json(take(data, "measured", dict, "", {})),
     )
 
@@ -141,8 +145,16 @@ def _hold(value: Any, where: str, index: dict[str, int]) -> tuple[int, int, int]
     return source, whole(hold, "output", where, 0, high=1 << 31), until
 
 
+def _share(value: Any, where: str, index: dict[str, int]) -> tuple[int, int, int, int]:
+    share = is_object(value, where)
+    only(share, SHARE_KEYS, where)
+    source, base = (_end(share, key, where, index) for key in ("src", "of"))
+    output, number = (whole(share, key, where, 0, high=1 << 31) for key in ("output", "of_output"))
+    return source, output, base, number
+
+
 def _end(value: dict[str, Any], key: str, where: str, index: dict[str, int]) -> int:
-    """Return the number of the op that an edge or a hold names."""
+    """Return the number of the op that an edge, a hold or a share names."""
     name = take(value, key, str, where)
     if name not in index:
         what = where.partition("s[")[0]

@@ -103,19 +103,6 @@ def _serial_us(problem: Problem) -> float:
     return float(ops_us.max(axis=1).sum() + sends_us.sum())
 
 
-def _running_bytes(problem: Problem) -> np.ndarray:
-    """Count the bytes that each op holds while it runs: inputs, outputs and temporary memory.
-
-    0 for ops that take no time: their memory may be free again before anything else runs.
-    """
-    profile = problem.profile
-    held = profile.temporary_bytes.copy()
-    np.add.at(held, profile.tensor_op, profile.held_bytes)
-    read = np.unique(np.column_stack([profile.edge_op, profile.edge_tensor]), axis=0)
-    np.add.at(held, read[:, 0], profile.held_bytes[read[:, 1]])
-    return np.where(problem.time_us.min(axis=1) > 0, held, 0)
-
-
 def _one_of_twins(problem: Problem) -> np.ndarray:
     """Find where units may be, with one device out of interchangeable ones for the heaviest unit.
 
@@ -162,7 +149,9 @@ def _arrays(
     profile, cluster = problem.profile, problem.cluster
     source, target = np.ogrid[: cluster.n_devices, : cluster.n_devices]
     sends_us = cluster.transfer_us(profile.tensor_bytes[:, None, None], source, target)
-    persistent, running = problem.unit_persistent_bytes, _running_bytes(problem)
+    persistent = problem.unit_persistent_bytes
+    # The memory of ops that take no time may be free again before anything else runs.
+    running = np.where(problem.time_us.min(axis=1) > 0, profile.running_bytes, 0)
     unit_bytes = 1 + int(persistent.sum() + profile.held_bytes.sum() + running.sum()) // MOST_UNITS
     head_us, tail_us = heads_and_tails_us(problem)
     values = {

@@ -52,7 +52,8 @@ class TensorLives:
         A producer's copy lives from the producer's start to the latest end of the producer, its
         consumers there, the transfers that send the tensor, and the ops until which it is held,
         wherever they run. A received copy lives from the
-        start of its transfer to the end of its last consumer there.
+        start of its transfer to the end of its last consumer there. Either lives at least as long
+        as what lies in its memory.
     """
 
     tensor: IntArray
@@ -94,6 +95,25 @@ def _raise_last_uses(
             consumer = edge_op[edge]
             to = device[consumer]
             last_us[tensor, to] = max(last_us[tensor, to], op_finish_us[consumer])
+
+
+@kernel
+def keep_bases(
+    sharing: IntArray, base: IntArray, home: IntArray, last_us: FloatArray
+) -> None:  # pragma: no cover - compiled
+    """Raise the last use of each base to that of the tensors in its memory, in place.
+
+    Parameters
+    ----------
+    sharing, base : int arrays
+        Those of the profile; ``base`` is its ``tensor_base``.
+    home : int array, shape (n_tensors,)
+        The device that makes each tensor.
+    last_us : float array, shape (n_tensors, n_devices)
+    """
+    for tensor in sharing:
+        d = home[tensor]
+        last_us[base[tensor], d] = max(last_us[base[tensor], d], last_us[tensor, d])
 
 
 def memory_curves(
@@ -140,6 +160,7 @@ def one_device_peak_bytes(problem: Problem) -> int:
     end_us = finish_us[profile.tensor_op]
     np.maximum.at(end_us, profile.edge_tensor, finish_us[profile.edge_op])
     np.maximum.at(end_us, profile.hold_tensor, finish_us[profile.hold_op])
+    np.maximum.at(end_us, profile.tensor_root, end_us.copy())
     device = np.zeros(profile.n_ops, dtype=np.int64)
     own = device[profile.tensor_op]
     lives = TensorLives(np.arange(profile.n_tensors), own, start_us[profile.tensor_op], end_us)

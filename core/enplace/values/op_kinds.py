@@ -97,6 +97,12 @@ _TYPES = {
 TYPES_OF_KIND = {kind: frozenset(types.split()) for kind, types in _TYPES.items()}
 """Well-known op types by kind."""
 
+_VIEWS = (
+    *("Bitcast", "CheckNumerics", "EnsureShape", "ExpandDims", "GuaranteeConst", "Identity"),
+    *("PlaceholderWithDefault", "PreventGradient", "Reshape", "Squeeze", "StopGradient"),
+)
+"""Kernels of TensorFlow's that give their input as their output, on CPUs and GPUs."""
+
 _KIND_OF_TYPE = {each: kind for kind, types in TYPES_OF_KIND.items() for each in types}
 _INPUT = re.compile(r"Iterator|Placeholder|OneShotIterator|_Arg|Input")
 _UPDATE = re.compile(r"(Resource)?(Sparse)?(Apply|Assign|Scatter(?!Nd$)|StridedSliceAssign)")
@@ -117,6 +123,11 @@ def kind_of_type(op_type: str) -> str:
 def is_read_type(op_type: str) -> bool:
     """Return whether ops of a type only pass on what they read, such as a variable's content."""
     return op_type in ("Identity", "ReadVariableOp")
+
+
+def is_view_type(op_type: str) -> bool:
+    """Return whether ops of a type pass on the memory of their first input, and never copy it."""
+    return op_type in _VIEWS
 
 
 def is_update_type(op_type: str) -> bool:

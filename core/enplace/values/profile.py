@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -32,6 +32,7 @@ from enplace.values.arrays import (
     IntArray,
     csr_offsets,
     freeze_arrays,
+    inverse,
     topological_order,
 )
 from enplace.values.columns import Column, Cut, Merge, check_texts, column, number_array
@@ -65,7 +66,7 @@ CONTROL = -1
 """Output number of the tensor without bytes that represents an op's control edges."""
 
 
-def _no_holds() -> IntArray:
+def _nothing() -> IntArray:
     return np.zeros(0, dtype=np.int64)
 
 
@@ -100,6 +101,11 @@ class Profile(Frozen):
     persistent_bytes, temporary_bytes : int array, shape (n_ops,)
         Bytes held from the start (variables, optimiser slots), and bytes held only while the op
         runs.
+    tensor_base : int array, shape (n_tensors,)
+        The tensor in whose memory each lies, as a view or a version changed in place does: its
+        base. It is an input of the op that makes the tensor, or another output; -1 for a tensor
+        with memory of its own. Where the op runs, the tensor takes no memory, and keeps that of its
+        base. Sent elsewhere, it is a copy like any other.
     flops : float array, shape (n_ops,)
         Operations with floating-point numbers; NaN if unknown.
     hold_tensor, hold_op : int array, shape (n_holds,)
@@ -198,18 +204,22 @@ class Profile(Frozen):
         unit="FLOP",
         table=True,
     )
-    hold_tensor: IntArray = field(default_factory=_no_holds)
-    hold_op: IntArray = field(default_factory=_no_holds)
+    hold_tensor: IntArray = field(default_factory=_nothing)
+    hold_op: IntArray = field(default_factory=_nothing)
+    tensor_base: IntArray = field(default_factory=_nothing)
     measured: Measurement = field(default_factory=Measurement)
 
     def __post_init__(self) -> None:
         _check_columns(self)
+        if not len(self.tensor_base):
+            object.__setattr__(self, "tensor_base", np.full(len(self.tensor_op), -1))
         if len(self.name) > MAX_NAME:
             raise NameTooLongError(f"the model's name has over {MAX_NAME} characters; shorten it")
         _check_names(self.op_names, *(getattr(self, label) for label in _TEXTS))
         _check_costs(self)
         _check_edges(self)
         _check_holds(self)
+        _check_bases(self)
         _check_backward(self)
         freeze_arrays(self)
         if len(self.topological_order) < self.n_ops:
@@ -257,6 +267,27 @@ class Profile(Frozen):
         ends = self.tensor_op[tensor], self.tensor_output[tensor], self.hold_op
         return np.stack(ends, axis=1)
 
+    @property
+    def shares(self) -> IntArray:
+        """The source and output of each tensor that has a base, then those of the base; (n, 4)."""
+        tensor = np.flatnonzero(self.tensor_base >= 0)
+        ends = (tensor, self.tensor_base[tensor])
+        columns = [each[of] for of in ends for each in (self.tensor_op, self.tensor_output)]
+        return np.stack(columns, axis=1)
+
+    @cached_property
+    def sharing(self) -> IntArray:
+        """The tensors that have a base, each before it."""
+        tensor = np.flatnonzero(self.tensor_base >= 0)
+        position, op = inverse(self.topological_order), self.tensor_op
+        is_sibling = op[self.tensor_base[tensor]] == op[tensor]
+        return _frozen(tensor[np.lexsort((~is_sibling, -position[op[tensor]]))])
+
+    @cached_property
+    def tensor_root(self) -> IntArray:
+        """The base of each tensor's base, and so on: where it lies if all is on one device."""
+        return _frozen(find_roots(self.tensor_base))
+
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """Kind of each op, from its type where the profile does not say it; empty if unknown."""
@@ -300,15 +331,35 @@ class Profile(Frozen):
     def held_bytes(self) -> IntArray:
         """Memory that each tensor takes on the device that makes it; shape (n_tensors,).
 
-        It is that of a copy, but none for the content of a variable, which holds it already. An op
-        that only reads a variable beside it passes on the same memory.
+        It is that of a copy, but none for a tensor that lies in the memory of another, nor for the
+        content of a variable, which holds it already. An op that only reads a variable beside it
+        passes on the same memory.
         """
         op, variable = self.tensor_op, self.variable_given[self.tensor_op]
         group = np.unique(self.colocation, return_inverse=True)[1]
         ungrouped = np.array([not each for each in self.colocation])
         beside = (op == variable) | ((group[op] == group[variable]) & ~ungrouped[op])
         there = beside & (variable >= 0) & (self.persistent_bytes[variable] >= self.tensor_bytes)
-        return _frozen(np.where(there, 0, self.copy_bytes))
+        return _frozen(np.where(there | (self.tensor_base >= 0), 0, self.copy_bytes))
+
+    @cached_property
+    def running_bytes(self) -> IntArray:
+        """The least bytes that a device holds while it runs each op; shape (n_ops,).
+
+        They are its temporary memory and the tensors that it reads and makes. Those that may lie in
+        one another's memory count once, like the smallest of them and their bases.
+        """
+        op = np.concatenate([self.tensor_op, self.edge_op])
+        least = np.where(self.tensor_base < 0, self.held_bytes, self.copy_bytes)
+        for tensor in self.sharing[::-1]:
+            least[tensor] = min(least[tensor], least[self.tensor_base[tensor]])
+        tensor = np.concatenate([np.arange(self.n_tensors), self.edge_tensor])
+        buffer = op * self.n_tensors + self.tensor_root[tensor]
+        order = np.lexsort((-least[tensor], buffer))
+        first = order[np.diff(buffer[order], prepend=-1) > 0]
+        running = self.temporary_bytes.copy()
+        np.add.at(running, op[first], least[tensor[first]])
+        return _frozen(running)
 
     @cached_property
     def variable_given(self) -> IntArray:
@@ -418,6 +469,7 @@ def make_profile(
     edge_op: Sequence[int] | IntArray = (),
     edge_bytes: Sequence[int] | IntArray = (),
     holds: Sequence[Sequence[int]] | IntArray = (),
+    shares: Sequence[Sequence[int]] | IntArray = (),
     measured: Measurement | None = None,
     **columns: Any,
 ) -> Profile:
@@ -432,6 +484,9 @@ def make_profile(
         edge; see :func:`edge_columns`.
     holds : sequence of (source, output, op)
         Each a tensor that stays on its device until an op has ended; an op reads it.
+    shares : sequence of (source, output, base source, base output)
+        Each a tensor that lies in the memory of another, which the source reads or makes. What
+        nobody reads takes no memory anyway, and is left out.
     columns
         The other columns of :class:`Profile`, as lists or arrays; those left out have their
         default.
@@ -461,11 +516,14 @@ def make_profile(
         )
     keep = np.ones(len(source), dtype=bool)
     keep[1:] = (np.diff(tensor) != 0) | (np.diff(target) != 0)
-    hold_tensor, hold_op = _find_holds(op_names, source[new], output[new], holds)
+    ends = zip(source[new].tolist(), output[new].tolist(), strict=True)
+    tensors = {each: number for number, each in enumerate(ends)}
+    hold_tensor, hold_op = _find_holds(op_names, tensors, holds)
     return Profile(
         name=name,
         hold_tensor=hold_tensor,
         hold_op=hold_op,
+        tensor_base=_find_bases(op_names, tensors, shares),
         op_names=tuple(op_names),
         tensor_op=source[new],
         tensor_output=output[new],
@@ -534,8 +592,17 @@ def with_control_edges(profile: Profile, pairs: tuple[tuple[int, int], ...]) -> 
         **columns_of(profile),
         **edge_columns(np.concatenate([profile.edges, np.array(control).reshape(-1, 4)])),
         holds=profile.holds,
+        shares=profile.shares,
         measured=profile.measured,
     )
+
+
+def find_roots(base: IntArray) -> IntArray:
+    """Follow each tensor's base to the last one, which has none."""
+    root = np.where(base < 0, np.arange(len(base)), base)
+    while (root[root] != root).any():
+        root = root[root]
+    return root
 
 
 def _frozen(values: IntArray) -> IntArray:
@@ -553,22 +620,44 @@ def _edge_arrays(columns: dict[str, Sequence[int] | IntArray]) -> list[IntArray]
 
 def _find_holds(
     op_names: Sequence[str],
-    source: IntArray,
-    output: IntArray,
+    tensors: Mapping[tuple[int, int], int],
     holds: Sequence[Sequence[int]] | IntArray,
 ) -> tuple[IntArray, IntArray]:
-    """Find the number of each hold's tensor among the sorted ones, and its op."""
-    tensors = {ends: t for t, ends in enumerate(zip(source.tolist(), output.tolist(), strict=True))}
+    """Find the number of each hold's tensor, and its op."""
     pairs = set()
     for maker, number, op in np.array(holds, dtype=np.int64).reshape(-1, 3).tolist():
         if (maker, number) not in tensors or number == CONTROL:
-            known = op_names[maker] if 0 <= maker < len(op_names) else f"number {maker}"
             raise DanglingEdgeError(
-                f"op '{known}', output {number}: it is held, but no op reads it; hold what is read"
+                f"{_output_name(op_names, maker, number)}: it is held, but no op reads it; hold "
+                f"what is read"
             )
         pairs.add((tensors[maker, number], op))
     tensor, until = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2).T
     return tensor, until
+
+
+def _find_bases(
+    op_names: Sequence[str],
+    tensors: Mapping[tuple[int, int], int],
+    shares: Sequence[Sequence[int]] | IntArray,
+) -> IntArray:
+    """Find the number of each tensor's base; -1 for those without."""
+    base = np.full(len(tensors), -1, dtype=np.int64)
+    for maker, output, source, number in np.array(shares, dtype=np.int64).reshape(-1, 4).tolist():
+        if (maker, output) not in tensors:
+            continue
+        if (source, number) not in tensors:
+            raise DanglingEdgeError(
+                f"{_output_name(op_names, maker, output)}: it lies in the memory of "
+                f"{_output_name(op_names, source, number)}, which no op reads; name what is read"
+            )
+        base[tensors[maker, output]] = tensors[source, number]
+    return base
+
+
+def _output_name(op_names: Sequence[str], op: int, output: int) -> str:
+    known = op_names[op] if 0 <= op < len(op_names) else f"number {op}"
+    return f"op '{known}', output {output}"
 
 
 def _check_columns(profile: Profile) -> None:
@@ -657,6 +746,29 @@ def _check_holds(profile: Profile) -> None:
     wrong = (tensor < 0) | (tensor >= profile.n_tensors) | (op < 0) | (op >= profile.n_ops)
     if (hold := _first(wrong)) is not None:
         raise DanglingEdgeError(f"hold {hold} names a tensor or an op that does not exist")
+
+
+def _check_bases(profile: Profile) -> None:
+    """Refuse a base that the tensor's op neither reads nor makes, and circles of siblings."""
+    base, op = profile.tensor_base, profile.tensor_op
+    if base.shape != op.shape or ((base < -1) | (base >= profile.n_tensors)).any():
+        raise ProfileError("tensor_base must have a tensor or -1 for each tensor")
+    tensor = np.flatnonzero(base >= 0)
+    of, maker = base[tensor], op[tensor]
+    reads = np.isin(
+        of * profile.n_ops + maker, profile.edge_tensor * profile.n_ops + profile.edge_op
+    )
+    makes = (op[of] == maker) & ((base[of] < 0) | (op[base[of]] != maker))
+    is_data = (profile.tensor_output[tensor] != CONTROL) & (profile.tensor_output[of] != CONTROL)
+    if (at := _first(~is_data | ~(reads | makes))) is not None:
+        ends = [int(tensor[at]), int(of[at])]
+        mine, other = (
+            _output_name(profile.op_names, int(op[t]), int(profile.tensor_output[t])) for t in ends
+        )
+        raise ProfileError(
+            f"{mine}: it lies in the memory of {other}, which its op neither reads nor makes; name "
+            f"an input of the op"
+        )
 
 
 def _check_backward(profile: Profile) -> None:

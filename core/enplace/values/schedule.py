@@ -13,7 +13,13 @@ from enplace.errors import EnplaceError
 from enplace.extras import import_extra
 from enplace.text import ms, seconds
 from enplace.values.arrays import Frozen, freeze_arrays
-from enplace.values.memory import MemoryCurve, TensorLives, last_uses_us, memory_curves
+from enplace.values.memory import (
+    MemoryCurve,
+    TensorLives,
+    keep_bases,
+    last_uses_us,
+    memory_curves,
+)
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import OP_COLUMNS, FloatArray, IntArray, table_columns
@@ -168,11 +174,14 @@ class Schedule(Frozen):
         """How long each device holds each tensor."""
         maker, sent = self.problem.profile.tensor_op, self.transfer_tensor
         home, to = self.plan.device[maker], self.transfer_to
+        profile, every = self.problem.profile, np.arange(len(maker))
         last_use_us = last_uses_us(self.problem, self.plan.device, self.op_finish_us)
-        own_end_us = np.maximum(self.op_finish_us[maker], last_use_us[np.arange(len(maker)), home])
+        own_end_us = np.maximum(self.op_finish_us[maker], last_use_us[every, home])
         np.maximum.at(own_end_us, sent, self.transfer_finish_us)
-        profile = self.problem.profile
         np.maximum.at(own_end_us, profile.hold_tensor, self.op_finish_us[profile.hold_op])
+        last_use_us[every, home] = own_end_us
+        keep_bases(profile.sharing, profile.tensor_base, home, last_use_us)
+        own_end_us = last_use_us[every, home]
         sent_end_us = np.maximum(self.transfer_finish_us, last_use_us[sent, to])
         return TensorLives(
             tensor=np.concatenate([np.arange(len(maker)), sent]),

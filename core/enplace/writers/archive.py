@@ -18,6 +18,7 @@ from enplace.files.writing import write_atomically
 from enplace.names.guessed_passes import without_guessed_passes
 from enplace.readers.archive import (
     ARRAYS,
+    BASE,
     FLOAT,
     FLOATS,
     HOLDS,
@@ -97,6 +98,8 @@ def _profile_members(profile: Profile) -> dict[str, bytes]:
 
 def _says_much(profile: Profile, name: str) -> bool:
     """Whether an array that may be left out says anything."""
+    if name == BASE:
+        return len(profile.sharing) > 0
     return len(profile.hold_op) > 0 if name in HOLDS else has_column(profile, name)
 
 

@@ -46,11 +46,21 @@ def profile_to_json(profile: Profile) -> dict[str, Any]:
         {"src": profile.op_names[source], "output": output, "until": profile.op_names[op]}
         for source, output, op in profile.holds.tolist()
     ]
+    shares = [
+        {
+            "src": profile.op_names[source],
+            "output": output,
+            "of": profile.op_names[base],
+            "of_output": number,
+        }
+        for source, output, base, number in profile.shares.tolist()
+    ]
     return {
         "format": f"{NAME}/{VERSION}",
         "name": profile.name,
         "ops": ops,
         "edges": edges,
         **({"holds": holds} if holds else {}),
+        **({"shares": shares} if shares else {}),
         "measured": measurement_to_json(profile.measured),
     }

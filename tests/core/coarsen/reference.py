@@ -140,15 +140,23 @@ def tie_slowly(left, right, work_us, allowed, limit_us):
 def peaks_slowly(problem, group, order):
     """Return the most bytes alive at once in each group; tensors that leave it do not count."""
     profile = problem.profile
+
+    def uses(tensor, ops):
+        read = profile.edge_op[profile.edge_tensor == tensor].tolist()
+        held = profile.hold_op[profile.hold_tensor == tensor].tolist()
+        for other in np.flatnonzero(profile.tensor_base == tensor).tolist():
+            if profile.tensor_op[other] in ops:
+                read, held = (a + b for a, b in zip((read, held), uses(other, ops), strict=True))
+        return read, held
+
     peaks = []
     for number in range(group.max() + 1):
         ops = [op for op in order.tolist() if group[op] == number]
         alive = []
         for tensor in np.flatnonzero(np.isin(profile.tensor_op, ops)).tolist():
-            users = profile.edge_op[profile.edge_tensor == tensor].tolist()
+            users, held = uses(tensor, ops)
             if set(users) <= set(ops):
                 made = ops.index(int(profile.tensor_op[tensor]))
-                held = profile.hold_op[profile.hold_tensor == tensor].tolist()
                 until = [ops.index(op) for op in (*users, *held) if op in ops]
                 freed = max([made, *until])
                 alive.append((made, freed, int(profile.held_bytes[tensor])))

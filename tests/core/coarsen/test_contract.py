@@ -1,5 +1,7 @@
 """Contracting a graph and expanding a plan conserve work, memory and constraints."""
 
+from dataclasses import replace
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from enplace.placers import place
 from enplace.values.constraints import Constraints
 from enplace.values.plan import check_plan
 from enplace.values.problem import Problem
+from problems import planned_problems
 
 
 def allowed_work_us(problem):
@@ -44,6 +47,13 @@ def test_the_memory_inside_groups_equals_the_reference(problem, target):
     order = np.lexsort((position, group))
     inside = contract(problem, group).profile.temporary_bytes
     assert inside.tolist() == peaks_slowly(problem, group, order)
+
+
+@given(planned=planned_problems())
+def test_groups_of_one_op_need_as_much_memory_as_the_ops(planned):
+    problem, plan = planned
+    small = contract(problem, np.arange(problem.profile.n_ops))
+    assert simulate(small, plan).peak_bytes.tolist() == simulate(problem, plan).peak_bytes.tolist()
 
 
 @given(problem=problems())
@@ -123,6 +133,18 @@ def test_a_tensor_inside_a_group_becomes_temporary_memory():
     small = contract(Problem(profile, gpus(2)), np.array([0, 0, 1]))
     assert small.profile.temporary_bytes.tolist() == [100, 0]
     assert small.profile.tensor_bytes.tolist() == [7]
+
+
+def test_what_lies_in_memory_of_a_group_shares_that_of_what_leaves_it():
+    """b and c lie in a's memory; d, which leaves only as b and c, lies in neither's op's."""
+    edges = [(0, 1, 100), (1, 2, 100), (1, 3, 100), (2, 3, 60)]
+    profile = line([1.0] * 4, edges)
+    shared = replace(profile, tensor_base=np.array([-1, 0, 1]))
+    inside = contract(Problem(shared, gpus(2)), np.array([0, 0, 0, 1])).profile
+    assert inside.temporary_bytes.tolist() == [0, 0]
+    assert inside.tensor_base.tolist() == [-1, 0]
+    across = contract(Problem(shared, gpus(2)), np.array([0, 1, 1, 2])).profile
+    assert across.tensor_base.tolist() == [-1, 0, 1]
 
 
 def test_groups_that_form_a_cycle_are_refused():

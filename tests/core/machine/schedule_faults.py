@@ -325,26 +325,27 @@ class _Check:
             weights[device] += int(self.profile.persistent_bytes[op])
             hold(device, self.start[op], self.finish[op], int(self.profile.temporary_bytes[op]))
         for tensor, op in enumerate(self.producer):
-            ends = [self.finish[op]]
-            ends += [
-                self.finish[c] for c in self.consumers[tensor] if self.device[c] == self.device[op]
-            ]
-            ends += [
-                self.sent[tensor, to][1]
-                for to in range(self.cluster.n_devices)
-                if (tensor, to) in self.sent
-            ]
-            until = self.profile.hold_op[self.profile.hold_tensor == tensor].tolist()
-            ends += [self.finish[other] for other in until]
-            hold(self.device[op], self.start[op], max(ends), int(self.profile.held_bytes[tensor]))
+            last = max(self.uses(tensor, self.device[op]))
+            hold(self.device[op], self.start[op], last, int(self.profile.held_bytes[tensor]))
         for (tensor, to), (start, _) in self.sent.items():
-            last = max(
-                (self.finish[c] for c in self.consumers[tensor] if self.device[c] == to),
-                default=start,
-            )
+            last = max(self.uses(tensor, to), default=start)
             hold(to, start, last, int(self.profile.copy_bytes[tensor]))
         for device in range(self.cluster.n_devices):
             yield from self._compare_curve(device, weights[device], changes[device])
+
+    def uses(self, tensor: int, device: int) -> list[float]:
+        """List when uses of a tensor on a device end, and of what lies in its memory there."""
+        op = self.producer[tensor]
+        ends = [self.finish[c] for c in self.consumers[tensor] if self.device[c] == device]
+        if self.device[op] == device:
+            ends.append(self.finish[op])
+            ends += [end for (sent, _), (_, end) in self.sent.items() if sent == tensor]
+            until = self.profile.hold_op[self.profile.hold_tensor == tensor].tolist()
+            ends += [self.finish[other] for other in until]
+        for other in np.flatnonzero(self.profile.tensor_base == tensor).tolist():
+            if self.device[self.producer[other]] == device:
+                ends += self.uses(other, device)
+        return ends
 
     def _compare_curve(self, device: int, weights: int, changes: dict[float, int]) -> Iterator[str]:
         curve = self.schedule.memory[device]

@@ -208,6 +208,10 @@ def op_facts(problem: Problem, schedule: Schedule | None, op: int) -> list[tuple
     for name, column in OP_COLUMNS.items():
         if column.label and not column.is_default(value := getattr(profile, name)[op]):
             facts.append((column.label, column.shown(value)))
+    tensors = slice(*profile.tensor_ptr[op : op + 2])
+    bases = profile.tensor_op[[t for t in profile.tensor_base[tensors].tolist() if t >= 0]]
+    if others := [profile.op_names[base] for base in np.unique(bases[bases != op]).tolist()]:
+        facts.append(("in memory of", ", ".join(others)))
     if schedule is not None:
         start, finish = float(schedule.op_start_us[op]), float(schedule.op_finish_us[op])
         facts.append(("runs from", f"{ms(start)} to {ms(finish)}"))

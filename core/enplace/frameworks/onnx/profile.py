@@ -23,10 +23,11 @@ from enplace.frameworks.onnx.devices import find_plan
 from enplace.frameworks.onnx.functions import bodies_of, reads
 from enplace.frameworks.onnx.graph import Graph
 from enplace.frameworks.onnx.op_kinds import is_unknown, kind_of, split_lengths
-from enplace.frameworks.onnx.work import work_of
+from enplace.frameworks.onnx.work import is_view, work_of
 from enplace.frameworks.roofline import Gpu, Work, cpu_us, gpu_us
 from enplace.names.scopes import exported_scopes
 from enplace.readers.colocation import colocation_groups
+from enplace.readers.views import find_views
 from enplace.text import count, percent, printable
 from enplace.values.measurement import Measurement
 from enplace.values.op_kinds import OpKind, OpPass
@@ -101,6 +102,7 @@ def estimated_profile(name: str, graph: Graph, gpu: Gpu) -> Profile:
         persistent_bytes=[0] * len(inputs) + persistent,
         colocation=colocation_groups(names, ties),
         **edge_columns(edges),
+        shares=find_views([False] * len(inputs) + [*map(is_view, nodes)], edges),
         measured=replace(
             _measured(graph, gpu),
             split_lengths=lengths,

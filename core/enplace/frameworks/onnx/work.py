@@ -83,6 +83,11 @@ def is_counted(node: NodeProto) -> bool:
     return any(node.op_type in types for types in (_MATRIX, _PARTIAL, _PLAIN, _VIEWS))
 
 
+def is_view(node: NodeProto) -> bool:
+    """Whether runtimes give a node's first input as its output, and never copy it."""
+    return node.op_type in _ALIASES
+
+
 def work_of(node: NodeProto, graph: Graph) -> Work:
     """Count what a node has to do, with the bodies of a loop or branch."""
     op = Op(node, graph)
@@ -220,10 +225,8 @@ def _window(op: Op) -> int:
     return op.output.n_values * math.prod(length for length in kernel if length > 0)
 
 
-_VIEWS = (
-    "Constant", "Dropout", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze",
-    "Unsqueeze",
-)  # fmt: skip
+_ALIASES = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_VIEWS = (*_ALIASES, "Constant", "Dropout", "Shape", "Size")
 """Ops that launch no kernel in an inference."""
 
 _PARTIAL = (

@@ -5,7 +5,7 @@
   except for what another module does with it, such as a head that is tied to an embedding. That
   module reads a copy, and its part of the gradient is summed in the update.
 - A tensor is a storage: what a view shows is read from whoever wrote the storage last. An op that
-  changes a tensor in place makes it anew.
+  changes a tensor in place makes another, which lies in the memory of the one that it read.
 - A tensor that was freed later than its last reader ended is held until the op that ran then.
 - What an optimiser's step does to one parameter is one op. The step begins when the backward pass
   has ended: ``update/step`` waits for it.
@@ -84,6 +84,7 @@ class StepGraph:
     nodes: Sequence[Node]
     edges: Sequence[Edge]
     holds: Sequence[tuple[int, int, int]]
+    shares: Sequence[tuple[int, int, int, int]]
     ties: Sequence[tuple[int, int]]
     parameters: Mapping[str, str]
     variables: Mapping[str, int]
@@ -108,6 +109,7 @@ class StepGraph:
             colocation=colocation_groups(names, self.ties),
             **edge_columns(self.edges),
             holds=self.holds,
+            shares=self.shares,
             measured=measured,
         )
 
@@ -225,7 +227,7 @@ class _Builder:
     def graph(self) -> StepGraph:
         """Return what was made."""
         return StepGraph(
-            self.nodes, self.edges, self.holds, self.ties, self._parameters(),
+            self.nodes, self.edges, self.holds, self._shares(), self.ties, self._parameters(),
             dict(self._variable), dict(self._node_of), [*self._input.values()],
         )  # fmt: skip
 
@@ -235,6 +237,16 @@ class _Builder:
             return {}
         found = {owner: self.nodes[node].name for owner, node in self._variable.items()}
         return found | {name: found[first] for name, first in self.step.tied if first in found}
+
+    def _shares(self) -> list[tuple[int, int, int, int]]:
+        """List each version of a storage that its op made of the version before."""
+        made = {(number, version): node for node, number, version in self._slots if version > 0}
+        return [
+            (made[after], self._slots[(made[after], *after)], node, slot)
+            for (node, number, version), slot in self._slots.items()
+            for after in [(number, version + 1)]
+            if version >= 0 and after in made and (node, slot, made[after]) in self._seen
+        ]
 
     # Nodes
 

@@ -9,6 +9,10 @@ the gradients that its ops make, to which each sample adds its own at once
 - a tensor that it receives, from the start of the transfer to the last op there that reads it;
 - while an op runs, its temporary memory.
 
+What lies in the memory of another tensor (:attr:`~enplace.values.profile.Profile.tensor_base`) takes
+none where all that read it run beside the op that made the other; then that one stays for them.
+Elsewhere in a pipeline it counts as a tensor of its own, and so do sums.
+
 So between stages a device only holds what later ones need: of the samples on their way back, what
 the backward pass reads. While a stage computes, it needs as much more as its ops do at their most,
 one after another in the plan's order (:mod:`enplace.machine.pipelines.stage_peaks`). Between two
@@ -28,13 +32,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from enplace.machine.op_passes import (
     backward_ops,
+    base_in_samples,
     given_by_variables,
     holds_of_samples,
     once_per_step,
@@ -56,7 +61,7 @@ from enplace.machine.pipelines.stages import FORWARD, Stage
 from enplace.values.memory import MemoryCurve
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
-from enplace.values.profile import FloatArray, IntArray, Profile
+from enplace.values.profile import FloatArray, IntArray, Profile, find_roots
 
 Times = Mapping[tuple[int, int, int], tuple[float, float]]
 """Start and finish of slots, by microbatch, stage and part."""
@@ -111,7 +116,9 @@ def kept_tensors(problem: Problem) -> BoolArray:
     kept[profile.edge_tensor[backward[profile.edge_op]]] = True
     holds = holds_of_samples(profile)
     kept[profile.hold_tensor[holds[backward[profile.hold_op[holds]]]]] = True
-    return kept & ~once_per_step(profile) & ~backward[profile.tensor_op]
+    kept &= ~once_per_step(profile)
+    np.logical_or.at(kept, find_roots(base_in_samples(profile)), kept.copy())
+    return kept & ~backward[profile.tensor_op]
 
 
 def least_bytes(problem: Problem) -> IntArray:
@@ -205,7 +212,7 @@ def copied_bytes(problem: Problem, device: IntArray) -> Copies:
     made = np.flatnonzero(weights)
     np.add.at(kept, device[profile.tensor_op[made]], profile.held_bytes[made])
     sums = np.flatnonzero(added_at_once(problem, device))
-    np.add.at(kept, device[profile.tensor_op[sums]], profile.held_bytes[sums])
+    np.add.at(kept, device[profile.tensor_op[sums]], profile.copy_bytes[sums])
     return Copies(kept, arriving)
 
 
@@ -234,6 +241,7 @@ def find_holds(problem: Problem, plan: Plan, stages: Sequence[Stage], *, overlap
 
     ``overlap`` says whether a device may still send a tensor while it computes the next stage.
     """
+    problem = hold_bases(problem, plan.device)
     profile = problem.profile
     stage_of = np.zeros(profile.n_ops, dtype=np.int64)
     for number, stage in enumerate(stages):
@@ -266,6 +274,40 @@ def find_holds(problem: Problem, plan: Plan, stages: Sequence[Stage], *, overlap
     for number, n_bytes in enumerate(corrections.tolist()):
         holds[first[number]][_Hold((number, COMPUTE), ((number, COMPUTE),))] += n_bytes
     return holds
+
+
+def hold_bases(problem: Problem, device: IntArray) -> Problem:
+    """Hold tensors until the ops that read what lies in their memory beside them.
+
+    In the result, only what is read there by ops through which samples pass has a base, or what
+    lies in a variable. All else has memory of its own.
+    """
+    profile = problem.profile
+    if not len(profile.sharing):
+        return problem
+    once, weights = once_per_step(profile), given_by_variables(profile)
+    tensor, op, base = profile.edge_tensor, profile.edge_op, profile.tensor_base
+    home = device[profile.tensor_op]
+    is_near = np.ones(profile.n_tensors, dtype=bool)
+    is_near[tensor[(device[op] != home[tensor]) | optimiser_ops(problem)[op]]] = False
+    root = np.arange(profile.n_tensors)
+    for each in profile.sharing[::-1].tolist():
+        top = root[base[each]]
+        lies = home[each] == home[top] and not once[each]
+        if lies and (weights[top] or (is_near[each] and not once[top])):
+            root[each] = top
+    lying = root != np.arange(profile.n_tensors)
+    keeps = lying & ~weights[root]
+    edge, hold = keeps[tensor], keeps[profile.hold_tensor]
+    held = np.concatenate(
+        [profile.hold_tensor, root[tensor[edge]], root[profile.hold_tensor[hold]]]
+    )
+    until = np.concatenate([profile.hold_op, op[edge], profile.hold_op[hold]])
+    hold_tensor, hold_op = np.unique(np.stack([held, until]), axis=1)
+    found = replace(
+        profile, tensor_base=np.where(lying, base, -1), hold_tensor=hold_tensor, hold_op=hold_op
+    )
+    return Problem(found, problem.cluster)
 
 
 def added_at_once(problem: Problem, device: IntArray) -> BoolArray:

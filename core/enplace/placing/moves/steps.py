@@ -214,7 +214,7 @@ def balance_step(sweeps: int) -> Step:
         unit_us, device_us = work_us.sum() / n_units, work_us.sum() / n_devices
         when = _middle_us(problem) if draw.random() < 0.5 else _start_us(state)
         share_of_work = _shares(when, work_us)
-        own_bytes, copy_bytes = _held_bytes(machine, share_of_work)
+        own_bytes, copy_bytes = _held_bytes(machine, problem.profile.tensor_root, share_of_work)
         warm = not tied and draw.random() < WARM
         device = state.device.copy() if warm else _random_placement(machine, draw)
         balance = Balance(
@@ -278,11 +278,15 @@ def _shares(start_us: FloatArray, work_us: FloatArray) -> FloatArray:
     return shares
 
 
-def _held_bytes(machine: Machine, share: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _held_bytes(
+    machine: Machine, root: IntArray, share: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Return what an op, and what a copy of a tensor, holds in the mean over the step.
 
     Parameters
     ----------
+    root : int array, shape (n_tensors,)
+        In whose memory each tensor lies, if all is on one device.
     share : float array, shape (n_ops,)
         When ops run, as a share of the step.
     """
@@ -291,6 +295,7 @@ def _held_bytes(machine: Machine, share: FloatArray) -> tuple[FloatArray, FloatA
     np.maximum.at(
         last, np.repeat(np.arange(len(made)), np.diff(machine.edge_ptr)), share[machine.edge_op]
     )
+    np.maximum.at(last, root, last.copy())
     copy_bytes: FloatArray = machine.copy_bytes * (last - made)
     own_bytes = machine.persistent_bytes.astype(float)
     np.add.at(own_bytes, machine.tensor_op, machine.held_bytes * (last - made))

@@ -219,6 +219,7 @@ class _Splitting:
         )
         self._parts = {op: self._add_parts(op) for op in self._split}
         self._joins: dict[tuple[int, int], int] = {}
+        self._reads: dict[tuple[int, int, int], tuple[int, int]] = {}
 
     def run(self) -> Profile:
         profile, split, new = self._profile, self._split, self._new
@@ -234,6 +235,7 @@ class _Splitting:
             **new.columns,
             **edge_columns(np.concatenate([kept, more])),
             holds=self._holds(np.concatenate([kept, more])),
+            shares=self._shares(np.concatenate([kept, more])),
             measured=_measured_of_parts(profile, list(split.values())),
         )
 
@@ -247,6 +249,19 @@ class _Splitting:
             for end in self._ends(op)
             if (made, output) in read
         ]
+
+    def _shares(self, edges: IntArray) -> list[tuple[int, int, int, int]]:
+        """Let what a part of an op makes lie in what this part reads of the op's own base."""
+        read = set(zip(edges[:, 0].tolist(), edges[:, 1].tolist(), strict=True))
+        found = []
+        for source, output, base, number in self._profile.shares.tolist():
+            for made in self._ends(source):
+                usual = (made if base == source else int(self._number[base]), number)
+                near = base in self._parts or source in self._parts
+                of = self._reads.get((made, base, number), None if near else usual)
+                if of is not None and of in read:
+                    found.append((made, output, *of))
+        return found
 
     def _connect_split_ops(self, every: IntArray, edges: Sequence[int]) -> None:
         """Replace the edges that begin or end at split ops."""
@@ -310,13 +325,21 @@ class _Splitting:
             made = self._parts.get(source, [])
             if len(made) == n and self._rule[source].output == axis:
                 pairs = zip(made, parts, strict=True)
-                self._new.edges += [(a, output, b, size // n) for a, b in pairs]
+                for a, b in pairs:
+                    self._feed((source, output), (a, output), b, size // n)
                 return
             cut = self._add_cut(source, output, target, size)
-            self._new.edges += [(cut, i, part, size // n) for i, part in enumerate(parts)]
+            for i, part in enumerate(parts):
+                self._feed((source, output), (cut, i), part, size // n)
             return
-        made_by, its_output = self._whole(source, output, size)
-        self._new.edges += [(made_by, its_output, end, size) for end in self._ends(target)]
+        whole = self._whole(source, output, size)
+        for end in self._ends(target):
+            self._feed((source, output), whole, end, size)
+
+    def _feed(self, tensor: tuple[int, int], made: tuple[int, int], op: int, size: int) -> None:
+        """Let an op of the new graph read what there is of a tensor."""
+        self._new.edges.append((*made, op, size))
+        self._reads[op, *tensor] = made
 
     def _add_cut(self, source: int, output: int, target: int, size: int) -> int:
         profile = self._profile

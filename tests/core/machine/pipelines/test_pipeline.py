@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from enplace.errors import ProblemError
 from enplace.machine.op_passes import optimiser_ops, return_ops
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
+from enplace.machine.pipelines.memory import hold_bases
 from enplace.machine.pipelines.pipeline import KINDS, simulate_pipeline
 from enplace.machine.pipelines.stages import stages_of
 from enplace.placers import PlaceOptions, place
@@ -342,6 +343,27 @@ def test_zero_bubble_is_never_slower_than_1f1b_and_holds_no_more_samples(stages,
     assert max(found.in_flight) <= max(in_turn.in_flight)
 
 
+def test_a_view_keeps_the_memory_that_it_shows_for_the_backward_pass():
+    """v shows the 8 bytes of f until b reads v; where another device reads v, it counts apart."""
+    times = {"f": 2, "v": 1, "far": 1, "gradients/far": 1, "gradients/b": 2}
+    edges = [("f", "v", 8), ("v", "far", 8), ("far", "gradients/far", 1)]
+    edges += [("gradients/far", "gradients/b", 1), ("v", "gradients/b", 8)]
+    profile = profile_of(times, edges)
+    shared = replace(profile, tensor_base=np.array([-1, 0, -1, -1]))
+    peaks = {}
+    for far in (0, 1):
+        for each in (profile, shared):
+            problem = Problem(each, cluster_of())
+            plan = plan_of(problem, {name: far * ("far" in name) for name in times})
+            found = simulate_pipeline(problem, plan, "1f1b", 3)
+            peaks[far, each] = [curve.peak_bytes for curve in found.memory]
+        held = hold_bases(Problem(shared, cluster_of()), plan.device).profile
+        names = [[held.op_names[op] for op in (a, until)] for a, _, until in held.holds.tolist()]
+        assert names == ([] if far else [["f", "far"], ["f", "gradients/b"]])
+    assert peaks[1, shared] == peaks[1, profile]
+    assert peaks[0, shared][0] < peaks[0, profile][0]
+
+
 @given(
     planned=planned_problems(),
     kind=st.sampled_from(["1f1b", "zb-h1", "gpipe"]),
@@ -369,7 +391,7 @@ def test_memory_is_what_a_count_op_by_op_finds(planned, kind, recompute):
     for d, curve in enumerate(found.memory):
         for at_us in [float(us) for us in curve.time_us] + [found.makespan_us / 3]:
             here = curve.bytes[np.searchsorted(curve.time_us, at_us, "right") - 1]
-            counted = Count(problem, plan, found, d, at_us)
+            counted = Count(hold_bases(problem, plan.device), plan, found, d, at_us)
             most = max(counted.bytes_at(step) for step in range(counted.n_steps))
             assert here == most or (here > most and not is_certain)
 
@@ -464,7 +486,8 @@ class Count:
                     lives = self.of_maker(m, op, there, elsewhere, held_until, step)
                 else:
                     lives = self.of_receiver(m, there, step) if there else False
-                total += n_bytes * lives
+                is_view = is_home and profile.tensor_base[tensor] >= 0
+                total += n_bytes * lives * (not is_view)
         return total
 
     def of_sum(self, op, tensor, n_bytes, is_home, there, step):

@@ -39,8 +39,9 @@ from enplace.names.scopes import traced_scopes
 from enplace.processes.worker import Report, ignore
 from enplace.readers.calibration import calibrate
 from enplace.readers.colocation import colocation_groups
+from enplace.readers.views import find_views
 from enplace.values.measurement import Measurement
-from enplace.values.op_kinds import kind_of_type
+from enplace.values.op_kinds import is_view_type, kind_of_type
 from enplace.values.profile import CONTROL, Profile, edge_columns, make_profile
 
 STOCK_WARM_UPS, STOCK_STEPS = 3, 20
@@ -245,7 +246,7 @@ def assemble(
     nodes : sequence of (str, str)
         Name and type of each op.
     edges, ties
-        See :func:`find_edges`.
+        See :func:`find_edges`; the edges of an op are in the order of its inputs.
     **columns
         All that the graph does not tell, or is to be other than it tells.
     """
@@ -255,7 +256,8 @@ def assemble(
         columns["op_passes"] = [pass_of_scope(scope) for scope in columns["scopes"]]
     columns |= {"op_types": types, "op_kinds": [*map(kind_of_type, types)]}
     columns |= {"colocation": colocation_groups(names, ties), **edge_columns(edges)}
-    return make_profile(name, op_names=names, **columns, measured=measured)
+    shares = find_views([*map(is_view_type, types)], edges)
+    return make_profile(name, op_names=names, **columns, shares=shares, measured=measured)
 
 
 def _times(trace: OpTrace | None, measured: Measurement, name: str) -> tuple[float, float]:

@@ -69,6 +69,7 @@ def find_passing(problem: Problem) -> IntArray:
     np.maximum.at(end, profile.edge_tensor[edge], step[profile.edge_op[edge]])
     hold = holds_of_samples(profile)
     np.maximum.at(end, profile.hold_tensor[hold], step[profile.hold_op[hold]])
+    np.maximum.at(end, profile.tensor_root, end.copy())
     change = np.zeros(profile.n_ops + 1, dtype=np.int64)
     np.add.at(change, begin[passes], profile.held_bytes[passes])
     np.add.at(change, end[passes] + 1, -profile.held_bytes[passes])

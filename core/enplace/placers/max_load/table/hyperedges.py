@@ -19,6 +19,7 @@ import numpy as np
 from enplace.machine.host_links import sample_us, send_us
 from enplace.machine.op_passes import (
     backward_ops,
+    base_in_samples,
     given_by_variables,
     holds_of_samples,
     once_per_step,
@@ -28,7 +29,7 @@ from enplace.machine.pipelines.memory import added_anywhere, counts_whole_nodes,
 from enplace.values.arrays import adjacency, csr_offsets
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import BoolArray, Problem
-from enplace.values.profile import FloatArray, IntArray, Profile
+from enplace.values.profile import FloatArray, IntArray, Profile, find_roots
 
 _Ends = tuple[int, ...]
 
@@ -107,7 +108,8 @@ def find_held(problem: Problem, label: IntArray, rule: LoadRule) -> Hyperedges:
     made. With A, the maker and the forward readers, and B, the backward readers, those are
     ``[S touches A] + [S touches B] - [S touches A or B]``. A tensor that is held until a backward
     op counts as read by one where it is made. The content of a variable is there all the time, and
-    a sum of gradients where they are made. What only one pass needs is not counted here: it depends
+    a sum of gradients where they are made. What lies in the memory of another tensor counts as that.
+    What only one pass needs is not counted here: it depends
     on the order of the ops, and is allowed for in
     :func:`~enplace.placers.max_load.memory.passing.find_passing`. All are 0 if the rule counts one
     sample only, by the sizes of nodes.
@@ -128,9 +130,13 @@ def find_held(problem: Problem, label: IntArray, rule: LoadRule) -> Hyperedges:
     )
     kept = np.zeros(profile.n_tensors, dtype=bool)
     holds = holds_of_samples(profile)
-    kept[profile.hold_tensor[holds[backward[profile.hold_op[holds]]]]] = True
-    for tensor in np.flatnonzero(profile.tensor_bytes).tolist():
-        readers = profile.edge_op[profile.edge_ptr[tensor] : profile.edge_ptr[tensor + 1]]
+    # What lies in the memory of another tensor counts as read with it.
+    root = find_roots(base_in_samples(profile))
+    kept[root[profile.hold_tensor[holds[backward[profile.hold_op[holds]]]]]] = True
+    ptr, reader = adjacency(root[profile.edge_tensor], profile.edge_op, profile.n_tensors)
+    has_own = (profile.tensor_bytes > 0) & (root == np.arange(profile.n_tensors))
+    for tensor in np.flatnonzero(has_own).tolist():
+        readers = reader[ptr[tensor] : ptr[tensor + 1]]
         op = profile.tensor_op[tensor]
         maker, back = {int(label[op])}, set(label[readers[backward[readers]]].tolist())
         ahead = maker | set(label[readers[~backward[readers]]].tolist())
