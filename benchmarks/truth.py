@@ -95,8 +95,8 @@ def _one_device(report: Report, profiles: dict[str, Profile]) -> list[tuple[str,
         "First with the launch gap that fits this profile's own step, then with the median gap of "
         "the others, so that nothing is fitted. The spread of the measured steps, their standard "
         "deviation, is 0.2 to 8 %, for NMT up to 18 %. Peak memory is compared with what "
-        "TensorFlow's allocator reported; buffers that element-wise ops take over by chance count as "
-        "buffers of their own."
+        "TensorFlow's allocator reported; a buffer that an element-wise op takes over by chance "
+        "counts as another one."
     )
     gaps = {name: _gap_us(profile) for name, profile in profiles.items()}
     own: list[Case] = []

@@ -57,6 +57,21 @@ def test_the_content_of_a_variable_takes_memory_only_elsewhere():
     assert simulate(problem, plan_of(problem, devices)).peak_bytes.tolist() == [30, 10]
 
 
+def test_views_keep_the_memory_in_which_they_lie():
+    """x (0-1) makes 8 bytes; v (1-2) shows them; r (2-4) reads v beside it, and f elsewhere."""
+    edges = [("x", "v", 8), ("v", "r", 8), ("v", "w", 8), ("w", "f", 8)]
+    profile = profile_of({"x": 1, "v": 1, "r": 2, "w": 1, "f": 1}, edges)
+    profile = replace(profile, tensor_base=np.array([-1, 0, 1]))
+    problem = Problem(profile, cluster_of())
+    here, there = simulate(
+        problem, plan_of(problem, {**dict.fromkeys("xvr", 0), "w": 1, "f": 1})
+    ).memory
+    # Until v has been sent (2-11); there, w's view of the copy is read until 13.
+    assert list(zip(here.time_us, here.bytes, strict=True)) == [(0, 8), (11, 0)]
+    assert list(zip(there.time_us, there.bytes, strict=True)) == [(0, 0), (2, 8), (13, 0)]
+    assert profile.running_bytes.tolist() == [8, 8, 8, 8, 8]
+
+
 def test_frees_come_before_allocations():
     """A chain never holds more than two neighbouring tensors."""
     names = "abcd"

@@ -113,6 +113,19 @@ def test_edges_of_one_tensor_must_have_equal_bytes() -> None:
         make([(0, 0, 1, 8), (0, 0, 2, 9)])
 
 
+def test_a_tensor_lies_only_in_memory_that_its_op_reads_or_makes() -> None:
+    edges = [(0, 0, 1, 8), (0, 1, 2, 8), (1, 0, 2, 8)]
+    shared = make(edges, shares=[(1, 0, 0, 0), (0, 1, 0, 0), (2, 0, 1, 0)])
+    assert shared.tensor_base.tolist() == [-1, 0, 0]  # nobody reads what c makes
+    assert shared.shares.tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
+    with pytest.raises(ProfileError, match=r"'b', output 0: it lies in .* 'a', output 1, which"):
+        make(edges, shares=[(1, 0, 0, 1)])
+    with pytest.raises(ProfileError, match="neither reads nor makes"):
+        make(edges, shares=[(0, 0, 0, 1), (0, 1, 0, 0)])
+    with pytest.raises(ProfileError, match="'a', output 7, which no op reads"):
+        make(edges, shares=[(1, 0, 0, 7)])
+
+
 def test_a_control_edge_carries_no_bytes() -> None:
     with pytest.raises(CostError, match="a control edge carries 8 bytes"):
         make([(0, CONTROL, 1, 8)])

@@ -89,3 +89,10 @@ def test_an_op_shows_the_columns_that_say_something_of_it():
     found, before = (op_facts(Problem(each, cluster_of(1)), None, 0) for each in (said, plain))
     more = [fact for fact in found if fact not in before]
     assert more == [("kind", "conv"), ("pass", "forward"), ("arithmetic", "2.5 GFLOP")]
+
+
+def test_the_facts_of_a_view_name_whose_memory_it_shows():
+    profile = profile_of({"a": 1, "view": 1, "end": 1}, [("a", "view", 8), ("view", "end", 8)])
+    problem = Problem(replace(profile, tensor_base=np.array([-1, 0])), cluster_of(1))
+    assert ("in memory of", "a") in op_facts(problem, None, 1)
+    assert "in memory of" not in dict(op_facts(problem, None, 0))

@@ -363,3 +363,15 @@ def test_the_arithmetic_of_each_op_is_kept(profile):
     assert found.flops[conv] == 2 * 8 * 64 * 112 * 112 * 3 * 7 * 7
     assert found.flops[found.index["input"]] == 0
     assert with_batch(found, 2).flops[conv] == 2 * found.flops[conv]
+
+
+def test_ops_that_never_copy_lie_in_the_memory_of_their_first_input(profile):
+    nodes = [
+        node("Relu", "x", "r"),
+        node("Flatten", "r", "f"),
+        node("Identity", "f", "i"),
+        node("Relu", "i", "y"),
+    ]
+    found = profile(model(nodes, [("x", [8, 4, 4])], [("y", [8, 16])]))
+    shares = [[found.op_names[op] for op in (a, b)] for a, _, b, _ in found.shares.tolist()]
+    assert shares == [["f", "r"], ["i", "f"]]

@@ -126,6 +126,8 @@ def test_an_op_in_place_makes_its_tensor_anew():
     assert "0/addmm" in inputs(profile, "1/relu_")
     assert "1/relu_" in inputs(profile, "2/addmm")
     assert "0/addmm" not in inputs(profile, "2/addmm")
+    shares = [[profile.op_names[op] for op in (a, b)] for a, _, b, _ in profile.shares.tolist()]
+    assert ["1/relu_", "0/addmm"] in shares  # in the same memory
 
 
 def test_what_clips_one_gradient_belongs_to_its_parameter():

@@ -364,3 +364,17 @@ def test_only_a_lookup_in_a_table_of_weights_is_split(table, dimensions):
         + [("batch", "table", 8 * KB)] * (table == "Relu"),
     )
     assert legal_dimensions(profile, profile.index["lookup"], 2) == dimensions
+
+
+def test_a_part_lies_in_the_memory_that_it_reads():
+    """Each part of v shows a part of x; after the join, w shows what is joined."""
+    ops = {"batch": ("IteratorGetNext", 0.0)}
+    ops |= {"x": ("Relu", 9.0), "v": ("Relu", 9.0), "w": ("Identity", 9.0), "end": ("MatMul", 9.0)}
+    profile = graph(ops, [(a, b, 8 * KB) for a, b in pairwise(ops)])
+    profile = replace(profile, tensor_base=np.array([-1, -1, 1, 2]))
+    parts = split_profile(profile, [Split("x", "batch", 2), Split("v", "batch", 2)])
+    shares = {(parts.op_names[a], parts.op_names[b]) for a, _, b, _ in parts.shares.tolist()}
+    assert shares == {
+        *zip(part_names("v", 2), part_names("x", 2), strict=True),
+        ("w", "v/split/join_0"),
+    }
