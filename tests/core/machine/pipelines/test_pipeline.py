@@ -387,11 +387,12 @@ def test_memory_is_what_a_count_op_by_op_finds(planned, kind, recompute):
         return
     begin_us = max(slot.finish_us for d in range(len(found.memory)) for slot in found.slots_of(d))
     assert all(each.start_us == begin_us for each in found.exchange)
+    problem = hold_bases(problem, plan.device)
     is_certain = all(stages_follow_each_other(problem, found))
     for d, curve in enumerate(found.memory):
         for at_us in [float(us) for us in curve.time_us] + [found.makespan_us / 3]:
             here = curve.bytes[np.searchsorted(curve.time_us, at_us, "right") - 1]
-            counted = Count(hold_bases(problem, plan.device), plan, found, d, at_us)
+            counted = Count(problem, plan, found, d, at_us)
             most = max(counted.bytes_at(step) for step in range(counted.n_steps))
             assert here == most or (here > most and not is_certain)
 
