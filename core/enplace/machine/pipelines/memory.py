@@ -9,9 +9,9 @@ the gradients that its ops make, to which each sample adds its own at once
 - a tensor that it receives, from the start of the transfer to the last op there that reads it;
 - while an op runs, its temporary memory.
 
-What lies in the memory of another tensor (:attr:`~enplace.values.profile.Profile.tensor_base`) takes
-none where all that read it run beside the op that made the other; then that one stays for them.
-Elsewhere in a pipeline it counts as a tensor of its own, and so do sums.
+A tensor that lies in the memory of another takes none if all that read it run beside the op that
+made the other; then that one stays for them. Otherwise it counts as any tensor in a pipeline, and
+so do sums.
 
 So between stages a device only holds what later ones need: of the samples on their way back, what
 the backward pass reads. While a stage computes, it needs as much more as its ops do at their most,
@@ -304,9 +304,8 @@ def hold_bases(problem: Problem, device: IntArray) -> Problem:
     )
     until = np.concatenate([profile.hold_op, op[edge], profile.hold_op[hold]])
     hold_tensor, hold_op = np.unique(np.stack([held, until]), axis=1)
-    found = replace(
-        profile, tensor_base=np.where(lying, base, -1), hold_tensor=hold_tensor, hold_op=hold_op
-    )
+    base = np.where(lying | weights, base, -1)
+    found = replace(profile, tensor_base=base, hold_tensor=hold_tensor, hold_op=hold_op)
     return Problem(found, problem.cluster)
 
 

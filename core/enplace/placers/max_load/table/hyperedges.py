@@ -108,11 +108,10 @@ def find_held(problem: Problem, label: IntArray, rule: LoadRule) -> Hyperedges:
     made. With A, the maker and the forward readers, and B, the backward readers, those are
     ``[S touches A] + [S touches B] - [S touches A or B]``. A tensor that is held until a backward
     op counts as read by one where it is made. The content of a variable is there all the time, and
-    a sum of gradients where they are made. What lies in the memory of another tensor counts as that.
-    What only one pass needs is not counted here: it depends
-    on the order of the ops, and is allowed for in
-    :func:`~enplace.placers.max_load.memory.passing.find_passing`. All are 0 if the rule counts one
-    sample only, by the sizes of nodes.
+    a sum of gradients where they are made. What lies in the memory of another tensor counts as
+    that. What only one pass needs is not counted here: it depends on the order of the ops, and is
+    allowed for in :func:`~enplace.placers.max_load.memory.passing.find_passing`. All are 0 if the
+    rule counts one sample only, by the sizes of nodes.
     """
     profile, backward = problem.profile, backward_ops(problem)
     sums = _Sums(rule, (1, N_HELD), int(label.max()) + 1)
