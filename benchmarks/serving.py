@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from statistics import median
 from time import perf_counter
 
 from benchmarks.report import Report, publish
@@ -11,10 +12,11 @@ from enplace.serving.answer import plan_serving
 from enplace.serving.costs import Costs, Wanted
 from enplace.serving.decoder import Decoder, make_decoder
 from enplace.serving.machine import Machine, make_machine
-from enplace.serving.others import even_split
+from enplace.serving.others import even_split, split_by_memory
 from enplace.serving.search import find_split, longest_context
-from enplace.serving.splits import Share
+from enplace.serving.splits import Share, evaluate
 from enplace.serving.weights import read_weights
+from enplace.text import percent
 
 L4, RESERVE = "8*l4:23034MiB", "10%"
 """What NVML says of an L4, and what vLLM leaves of it by default."""
@@ -35,6 +37,30 @@ MIXES = (
 )
 """Model, cards, and requests of 4,096 tokens."""
 
+MEASURED = (
+    ("rtx-3090", "llama-3.1-8b", 0, 46.51),
+    ("rtx-4090", "llama-3.1-8b", 0, 54.34),
+    ("2*rtx-3090", "llama-3.1-8b", 0, 47.15),
+    ("4*rtx-4090", "llama-3.1-8b", 0, 52.69),
+    ("6*rtx-3090", "llama-3-70b", 0, 5.82),
+    ("8*rtx-4090", "llama-3-70b", 0, 6.45),
+    ("rtx-3080", "llama-3.1-8b", 4.58, 106.40),
+    ("rtx-4080", "llama-3.1-8b", 4.58, 106.22),
+    ("rtx-3090", "llama-3.1-8b", 4.58, 111.74),
+    ("rtx-4090", "llama-3.1-8b", 4.58, 127.74),
+    ("2*rtx-3090", "llama-3-70b", 39.59, 16.29),
+    ("2*rtx-4090", "llama-3-70b", 39.59, 19.06),
+    ("4*rtx-3090", "llama-3-70b", 39.59, 16.89),
+    ("4*rtx-4090", "llama-3-70b", 39.59, 18.83),
+)
+"""Cards, model, GiB of its Q4_K_M file or 0 for 16 bits, and tokens per second."""
+
+GENERATED = 1024
+"""Tokens that each measurement generates, so half of them are in the cache on average."""
+
+Q4_K, Q6_K = 144 / 256, 210 / 256
+"""Bytes of a weight; a Q4_K_M file has the embedding in the one and the head in the other."""
+
 
 def main(report: Report) -> None:
     """Report blocks, then mixes."""
@@ -49,6 +75,18 @@ def main(report: Report) -> None:
         "published, so the counts here are higher."
     )
     report.table(("weights", "split", "layers", "blocks"), _blocks())
+    report.title("Time of a token against published measurements")
+    report.text(
+        "Tokens per second of one request by llama.cpp, with its own split, as "
+        "[published](https://github.com/XiongjieDai/GPU-Benchmarks-on-LLM-Inference) in May 2024 "
+        f"for Llama 3 and {GENERATED:,} generated tokens, and as estimated for that split."
+    )
+    errors: list[float] = []
+    report.table(("cards", "model", "weights", "measured", "estimated", "error"), _times(errors))
+    report.text(
+        f"The median error is {percent(median(map(abs, errors)))}, the largest "
+        f"{percent(max(map(abs, errors)))}."
+    )
     report.title("Splits on unlike cards")
     report.text(
         "Tokens per second of all requests, each with 4,096 tokens in its cache; a dash where a "
@@ -109,6 +147,27 @@ def _count_blocks(decoder: Decoder, machine: Machine, split: Sequence[Share]) ->
     return max(0, min(found))
 
 
+def _times(errors: list[float]) -> Iterator[list[str]]:
+    for cards, name, gib, measured in MEASURED:
+        decoder = make_decoder(read_weights(name))
+        if gib:
+            decoder = _quantised(decoder, gib * (1 << 30))
+        costs = Costs(decoder, make_machine(cards), Wanted(GENERATED // 2, 1))
+        estimated = 1e6 / evaluate(costs, split_by_memory(costs)).alone_us
+        errors.append(estimated / measured - 1)
+        kind = "Q4_K_M" if gib else "16 bits"
+        shown = percent(errors[-1], signed=True)
+        yield [f"`{cards}`", f"`{name}`", kind, f"{measured:.3g}", f"{estimated:.3g}", shown]
+
+
+def _quantised(decoder: Decoder, n_bytes: float) -> Decoder:
+    """Return the model with the sizes that a Q4_K_M file of so many bytes has."""
+    first, head = (int(decoder.head_params * each) for each in (Q4_K, Q6_K))
+    each = int(n_bytes - first - head) // decoder.n_layers
+    layers = tuple(replace(layer, n_bytes=each) for layer in decoder.layers)
+    return replace(decoder, layers=layers, first_bytes=first, head_bytes=head)
+
+
 def _mixes(mixes: Sequence[tuple[str, str, int]]) -> Iterator[list[str]]:
     for model, cards, requests in mixes:
         started = perf_counter()
@@ -130,5 +189,5 @@ if __name__ == "__main__":
         "serving",
         "Serving on unlike cards",
         "All figures are computed, by the model of [what serving costs]"
-        "(explanation/serving.md); nothing was measured on cards.",
+        "(explanation/serving.md); we measured nothing on cards.",
     )
