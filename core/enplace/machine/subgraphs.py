@@ -95,6 +95,25 @@ def find_subgraphs(profile: Profile, on: IntArray, n_places: int) -> IntArray:
     return subgraph
 
 
+def count_returns(profile: Profile, on: IntArray, n_places: int) -> IntArray:
+    """Count how often the paths to each op leave its place and return, at most.
+
+    Parameters
+    ----------
+    on : int array, shape (n_ops,)
+        Place of each op; -1 for ops that run by themselves.
+
+    Returns
+    -------
+    int array, shape (n_ops,)
+        0 for all ops of a place that is contiguous (definition 3.1 of the paper).
+    """
+    order = profile.topological_order
+    graph = _Graph(inverse(order), profile.out_ptr, profile.edge_op)
+    level: IntArray = _count_returns(order, graph, on, n_places)
+    return level
+
+
 def _build_blocks(order: IntArray, on: IntArray, level: IntArray, n_places: int) -> _Blocks:
     """Group the ops of each place by level."""
     placed = np.flatnonzero(on >= 0)

@@ -26,7 +26,7 @@ from enplace.machine.latency import find_pass_subgraphs, latency_us
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import planned_rule, simulate_pipeline
-from enplace.machine.subgraphs import find_subgraphs
+from enplace.machine.subgraphs import count_returns
 from enplace.placing.incumbents import BETTER
 from enplace.placing.prices import FEW, MOST, PRICE_US, price_us
 from enplace.placing.rebalance import TIE, Around, exchanged, in_order, with_fewer_transfers
@@ -64,8 +64,8 @@ class _Rated:
         The objective and the price of all transfers.
     fullest : int
         Share of memory that the fullest device uses, in per cent, rounded up.
-    subgraphs : tuple of int
-        The most subgraphs of a device in each pass, less one.
+    returns : tuple of int
+        How often each pass returns to a device, at most.
     """
 
     schedule: Schedule
@@ -73,7 +73,7 @@ class _Rated:
     charged_us: float
     peak_bytes: IntArray
     fullest: int
-    subgraphs: tuple[int, ...]
+    returns: tuple[int, ...]
 
     @property
     def rank(self) -> tuple[int, int, tuple[int, ...]]:
@@ -132,15 +132,15 @@ def _value_us(problem: Problem, plan: Plan) -> float:
     return max_load_us(problem, plan.device, planned_rule(plan))
 
 
-def _count_subgraphs(problem: Problem, plan: Plan) -> tuple[int, ...]:
-    """Return one less than the most subgraphs of a device in each pass.
+def _count_returns(problem: Problem, plan: Plan) -> tuple[int, ...]:
+    """Count how often each pass returns to a device; for a query, the subgraphs after the first.
 
     In a pipeline, CPUs have stages too.
     """
     backward = backward_ops(problem)
     if plan.objective == THROUGHPUT:
         place, n_places = 2 * plan.device + backward, 2 * problem.cluster.n_devices
-        number = find_subgraphs(problem.profile, place, n_places)
+        number = count_returns(problem.profile, place, n_places)
     else:
         number = find_pass_subgraphs(problem, plan.device)
     return tuple(int(number[ops].max(initial=0)) for ops in (~backward, backward))
@@ -259,15 +259,15 @@ class _Choice:
             and found.charged_us <= self._charged_us + self._slack_us
             and found.fullest <= max(100, self._first.fullest)
             and found.schedule.fits
-            and all(map(le, found.subgraphs, self._first.subgraphs))
+            and all(map(le, found.returns, self._first.returns))
         )
 
     def _rate(self, schedule: Schedule) -> _Rated:
         problem, plan = schedule.problem, schedule.plan
         value_us, peak_bytes = schedule.makespan_us, schedule.peak_bytes
-        subgraphs: tuple[int, ...] = ()
+        returns: tuple[int, ...] = ()
         if plan.objective != STEP_TIME:
-            value_us, subgraphs = _value_us(problem, plan), _count_subgraphs(problem, plan)
+            value_us, returns = _value_us(problem, plan), _count_returns(problem, plan)
         if self._in_flight:
             rule = planned_rule(plan)
             n = max(3 * problem.cluster.n_devices, rule.microbatches)
@@ -277,7 +277,7 @@ class _Choice:
         price_us = self._price_us[schedule.transfer_from, schedule.transfer_to].sum()
         charged_us = value_us + float(price_us)
         fullest = math.ceil(100 * share - 1e-9)
-        return _Rated(schedule, value_us, charged_us, peak_bytes, fullest, subgraphs)
+        return _Rated(schedule, value_us, charged_us, peak_bytes, fullest, returns)
 
     def taken(self) -> Schedule:
         """Return the plan to take, and say in its note why, if it is not the one given."""

@@ -37,7 +37,7 @@ from enplace.placers.max_load.search.hypergraph import build_hypergraph, held_by
 from enplace.placers.max_load.search.levels import anneal_by_levels
 from enplace.placers.max_load.search.nearby import moves_from
 from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous
-from enplace.placers.max_load.table.caveats import about_machine, outputs_decide
+from enplace.placers.max_load.table.caveats import NOT_CONTIGUOUS, about_machine, outputs_decide
 from enplace.placers.max_load.table.contract import contract
 from enplace.placers.max_load.table.dp import (
     Partition,
@@ -148,6 +148,7 @@ class _Improver:
         self.outputs_decide = outputs_decide(problem)
         self.counts_samples = samples_matter(problem, self.rule)
         self._apart: tuple[IntArray | None, bool] = None, False
+        self._cut: IntArray | None = None  # the placement of a partition
         self._too_large: list[tuple[tuple[float, float], Plan]] = []
         self._apart_us = np.inf  # of the best plan found that fits and is not contiguous
         self.plan, self.lacks = self._in_some_order(plan)
@@ -188,7 +189,7 @@ class _Improver:
         """Whether a plan is not contiguous; of a partition, only the pass that was cut counts."""
         known, is_apart = self._apart
         if known is not plan.device:
-            is_cut = self.goal.rivals == plan.rivals == STAGED
+            is_cut = plan.rivals == STAGED or plan.device is self._cut
             passes = find_passes(self.problem)[: 1 if is_cut else None]
             is_apart = not is_contiguous(self.problem, plan.device, passes)
             self._apart = plan.device, is_apart
@@ -222,9 +223,11 @@ class _Improver:
             return
         if self.goal.rivals != STAGED:  # what is proven of partitions is no proof for others
             bound_us = shared_work_us(self.problem)
+            self._cut = self.plan.device if self.plan.rivals == STAGED else None
+            about_cut = NOT_CONTIGUOUS if NOT_CONTIGUOUS in self.plan.note else ""
             self.plan = replace(
-                self.plan, bound_us=bound_us, proven=False, rivals=self.goal.rivals, note=""
-            ).with_notes(self.about)
+                self.plan, bound_us=bound_us, proven=False, rivals=self.goal.rivals
+            ).with_notes(self.about, about_cut, separator="; ")
         if not is_listed or self.goal.rivals != STAGED:
             self._search_by_programs()
         if not self.is_settled:

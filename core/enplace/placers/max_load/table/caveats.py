@@ -34,7 +34,7 @@ SEVERAL_LINKS = (
 
 NOT_CONTIGUOUS = (
     "stages are cut in the forward graph, as in the paper, and the backward ops of a device are "
-    "not contiguous; max-load-ip considers both"
+    "not contiguous"
 )
 
 PINNED_REPLICAS = (
