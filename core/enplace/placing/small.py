@@ -169,17 +169,20 @@ class Placements:
 
     def fit(self, device: IntArray) -> Schedule | None:
         """Return a schedule of a placement that fits; None if there is none in any order."""
-        (plan,) = unordered(self._problem, device, "")
-        made = simulate(self._problem, plan)
-        found = made if made.fits else best_fit(in_other_orders(made))
-        if found is None:
-            found, is_certain = self._search.any_order(device)
-            self.is_certain &= is_certain
-        return found
+        found, is_certain = find_order(self._problem, device, self._search)
+        self.is_certain &= is_certain
+        return found if found.fits else None
 
 
-def find_order(problem: Problem, device: IntArray) -> tuple[Schedule, bool]:
+def find_order(
+    problem: Problem, device: IntArray, search: _Search | None = None
+) -> tuple[Schedule, bool]:
     """Find an order in which a placement fits.
+
+    Parameters
+    ----------
+    search : _Search, optional
+        What goes through all orders of a small problem, if it exists already.
 
     Returns
     -------
@@ -192,7 +195,7 @@ def find_order(problem: Problem, device: IntArray) -> tuple[Schedule, bool]:
     made = simulate(problem, plan)
     found = made if made.fits else best_fit(in_other_orders(made))
     if found is None and is_small(problem):
-        found, is_certain = _Search(problem, "").any_order(device)
+        found, is_certain = (search or _Search(problem, "")).any_order(device)
         return found or made, is_certain
     return found or made, found is not None
 
