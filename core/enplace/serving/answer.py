@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -371,8 +372,22 @@ def plan_serving(
         objective,
         longest_context(costs),
         most_requests(costs),
-        other_splits(costs),
+        other_splits(costs) | _without_slowest(costs, objective),
     )
+
+
+def _without_slowest(costs: Costs, objective: str) -> dict[str, Served]:
+    """Return the best split that leaves out the cards with the least bandwidth, if one fits."""
+    kinds = costs.machine.kinds
+    slowest = min((kind.gpu for kind in kinds), key=lambda gpu: gpu.bytes_per_us)
+    others = tuple(kind for kind in kinds if kind.gpu is not slowest)
+    machine = replace(costs.machine, kinds=others, host=None)
+    if not others:
+        return {}
+    with suppress(DoesNotFitError):
+        found = find_split(Costs(costs.decoder, machine, costs.wanted), objective)
+        return {f"without {slowest.title}": found}
+    return {}
 
 
 def _known(found: int, costs: Costs) -> int:

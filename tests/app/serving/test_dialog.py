@@ -33,7 +33,7 @@ def test_the_first_answer_has_bars_figures_splits_and_strings(dialog):
     assert [bar.title for bar in bars] == ["GPU 0 RTX 4090"]
     assert "32 layers, embedding, head" in bars[0].tip_at(None)
     assert "estimated" in dialog._facts.text()
-    assert dialog.others.rowCount() == 4
+    assert dialog.others.rowCount() == 5
     assert dialog.others.item(1, 0).text() == "vLLM, even"
     assert not nameless_stops(dialog)
 

@@ -30,6 +30,15 @@ def test_figures_are_those_of_the_document_and_the_text(mixed):
     assert "GPU 4 lacks" in text  # under the equal split
 
 
+def test_what_the_slowest_card_gains_is_a_row():
+    found = ep.serve("llama-3.1-8b", "rtx-4090,rtx-3060", requests=4)
+    without = found.others["without RTX 3060"]
+    assert [found.machine.cluster.devices[each.device].model for each in without.split] == [
+        "rtx-4090"
+    ]
+    assert "without RTX 3060" not in ep.serve("llama-3.1-8b", "2*rtx-3060").others
+
+
 def test_each_program_gets_its_own_words(mixed):
     counts = [each["layers"] for each in mixed.devices]
     order = [each["label"].removeprefix("GPU ") for each in mixed.devices]
