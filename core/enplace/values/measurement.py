@@ -191,6 +191,11 @@ class Measurement:
     other: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def runs_as_recorded(self) -> bool:
+        """Whether the framework runs ops in the order of their numbers, as eager PyTorch does."""
+        return self.framework == "torch"
+
+    @property
     def about_times(self) -> str:
         """A sentence that says where op times come from; empty if they were measured."""
         if not self.estimated:

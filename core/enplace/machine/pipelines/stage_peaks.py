@@ -10,12 +10,14 @@ temporary memory of the op that runs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from enplace.machine.op_passes import holds_of_samples
 from enplace.machine.pipelines.stages import FORWARD, Stage
+from enplace.values.arrays import inverse
 from enplace.values.plan import Plan, follow_graph
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import IntArray, Profile
@@ -61,13 +63,17 @@ def run_in_order(
 ) -> Steps:
     """Put the ops of each stage in the plan's order.
 
+    If a plan has none, and the framework keeps the order in which ops were recorded, it is that.
+
     Parameters
     ----------
     repeated : mapping of int to int array
         For some stages, ops that they run again before their own.
     """
     position = plan.position
-    if (position[profile.edge_source] > position[profile.edge_op]).any():
+    if plan.policy == "fifo" and profile.measured.runs_as_recorded:
+        position = position_by_itself(profile)
+    elif (position[profile.edge_source] > position[profile.edge_op]).any():
         position = follow_graph(profile, position)
     runs, first, again = [], np.empty(profile.n_ops, dtype=np.int64), np.full(profile.n_ops, -1)
     ptr, n = [0], 0
@@ -80,6 +86,14 @@ def run_in_order(
             n += len(row)
         ptr.append(n)
     return Steps(np.array(ptr), np.concatenate(runs), first, again)
+
+
+@lru_cache(maxsize=4)
+def position_by_itself(profile: Profile) -> IntArray:
+    """Return the position of each op as the framework runs them without a plan; shape (n_ops,)."""
+    if profile.measured.runs_as_recorded:
+        return follow_graph(profile, np.arange(profile.n_ops))
+    return inverse(profile.topological_order)
 
 
 def find_repeated(stages: Sequence[Stage], recompute: Sequence[int]) -> dict[int, IntArray]:

@@ -6,6 +6,7 @@ What is said of a cut was simulated, on the GPUs that there are or on more like 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from enplace.machine.pipelines.memory import (
 )
 from enplace.machine.pipelines.pipeline import samples_that_fill, simulate_pipeline
 from enplace.placers.max_load.memory.passing import find_passing
-from enplace.placers.max_load.table.dp import build_task, chains
+from enplace.placers.max_load.table.dp import Partition, build_task, chains
 from enplace.placing.candidates import unordered
 from enplace.placing.settle import settle
 from enplace.text import size
@@ -37,16 +38,33 @@ SLACK, MOST_TRIES = 1.15, 6
 HALVINGS = 40
 
 
+def list_cuts(problem: Problem, rule: LoadRule) -> Iterator[Partition]:
+    """Yield cuts whose fullest stage holds as little as it can, with all samples and with one."""
+    if not _is_known(problem, rule):
+        return
+    row, gpus = _Row(problem, rule), problem.cluster.gpus
+    for again, alone in ((False, False), (False, True), (True, True))[: 3 if rule.recompute else 2]:
+        stage_of, _ = row.cut(len(gpus), recompute=again or alone)
+        device = row.place(problem, stage_of)
+        yield Partition(device, np.inf, 0.0, recompute=tuple(gpus) if again else ())
+
+
+def _is_known(problem: Problem, rule: LoadRule) -> bool:
+    """Whether the memory of stages adds up as here, one stage on each GPU."""
+    if counts_whole_nodes(problem.profile) or not backward_ops(problem).any():
+        return False
+    apart = rule.replicate or rule.two_level or rule.pipeline == "interleaved"
+    return not apart and bool(problem.cluster.gpus)
+
+
 def describe_mend(problem: Problem, rule: LoadRule) -> str:
     """Say with how many such GPUs a pipeline would fit, and whether it would if it recomputes.
 
     Empty if that is not known: in inputs of 2020, with replicas, or without a backward pass.
     """
-    is_known = not counts_whole_nodes(problem.profile) and backward_ops(problem).any()
-    n = len(problem.cluster.gpus)
-    if not is_known or rule.replicate or rule.two_level or not n:
+    if not _is_known(problem, rule):
         return ""
-    row = _Row(problem, rule)
+    row, n = _Row(problem, rule), len(problem.cluster.gpus)
     again = True if rule.recompute else row.find_number(n, n, recompute=True)
     if isinstance(again, _Fit):
         return f"with --recompute it would: {size(again.most_bytes)} at most on each GPU"
@@ -92,40 +110,49 @@ class _Row:
 
     def find_number(self, least: int, most: int, *, recompute: bool) -> _Fit | None:
         """Find the least number of GPUs with which a pipeline fits when it is simulated."""
-        cluster = self._problem.cluster
-        capacity = min(cluster.devices[gpu].capacity_bytes for gpu in cluster.gpus)
-        tries = 0
+        cluster, tries = self._problem.cluster, 0
         for n in range(least, min(most, MAX_DEVICES - len(cluster.cpus)) + 1):
-            stage_of, counted = self._cut(n, recompute)
-            if counted > SLACK * capacity:
+            stage_of, share = self.cut(n, recompute=recompute)
+            if share > SLACK:
                 continue
-            most_bytes = self._simulate(stage_of, n, recompute)
-            if most_bytes <= capacity:
-                return _Fit(n, most_bytes)
+            held, capacity = self._simulate(stage_of, n, recompute)
+            if (held <= capacity).all():
+                return _Fit(n, int(held.max()))
             tries += 1
             if tries == MOST_TRIES:
                 return None
         return None
 
-    def _cut(self, n: int, recompute: bool) -> tuple[IntArray, float]:
-        """Cut the nodes so that the fullest stage counts least; return each one's stage."""
-        fast, slow = 0.0, self._count(np.arange(len(self._place)), n, recompute)
+    def cut(self, n: int, *, recompute: bool) -> tuple[IntArray, float]:
+        """Cut the nodes so that the fullest stage counts least; return each one's stage.
+
+        Returns
+        -------
+        int array, shape (n_nodes,)
+        float
+            The largest share of a GPU's memory that a stage counts.
+        """
+        gpus, devices = self._problem.cluster.gpus, self._problem.cluster.devices
+        capacity = [devices[gpus[min(s, len(gpus) - 1)]].capacity_bytes for s in range(n)]
+        all_bytes = self._held(n, n, recompute).sum() + self._passing.max(initial=0.0)
+        too_little, enough = 0.0, float(all_bytes) / min(capacity)
         stage_of = np.full(len(self._place), n - 1)
         for _ in range(HALVINGS):
-            limit = (fast + slow) / 2
-            found = self._fill(limit, n, recompute)
+            share = (too_little + enough) / 2
+            found = self._fill(share, capacity, n, recompute)
             if found is None:
-                fast = limit
+                too_little = share
             else:
-                slow, stage_of = limit, found
-        return stage_of, slow
+                enough, stage_of = share, found
+        return stage_of, enough
 
-    def _fill(self, limit: float, n: int, recompute: bool) -> IntArray | None:
-        """Fill one stage after another from the end, up to a limit; None if too many are needed."""
+    def _fill(self, share: float, capacity: list[int], n: int, recompute: bool) -> IntArray | None:
+        """Fill a share of one GPU after another, from the end; None if too many are needed."""
         stage_of, end = np.zeros(len(self._place), dtype=np.int64), len(self._place)
         for samples in range(1, n + 1):
             held = self._held(samples, n, recompute)[:end][::-1].cumsum()
             held += np.maximum.accumulate(self._passing[:end][::-1])
+            limit = share * capacity[n - samples]
             begin = end - int(np.searchsorted(held, limit, side="right"))
             stage_of[begin:end] = n - samples
             if begin == 0:
@@ -144,21 +171,21 @@ class _Row:
         held: FloatArray = self._resident + (1 if recompute else samples) * self._kept
         return held
 
-    def _count(self, nodes: IntArray, n: int, recompute: bool) -> float:
-        held = self._held(n, n, recompute)[nodes].sum()
-        return float(held + self._passing.max(initial=0.0))
-
-    def _simulate(self, stage_of: IntArray, n: int, recompute: bool) -> int:
-        """Return what the fullest GPU holds if such stages are on so many GPUs."""
-        problem = replace(self._problem, cluster=with_gpus(self._problem.cluster, n))
+    def place(self, problem: Problem, stage_of: IntArray) -> IntArray:
+        """Return the device of each op if a GPU has each stage."""
         gpus = np.array(problem.cluster.gpus)
-        device = settle(problem, gpus[stage_of][self._place[self._node]])
-        (plan,) = unordered(problem, device, "")
-        plan = replace(plan, recompute=tuple(gpus.tolist()) if recompute else ())
+        return settle(problem, gpus[stage_of][self._place[self._node]])
+
+    def _simulate(self, stage_of: IntArray, n: int, recompute: bool) -> tuple[IntArray, IntArray]:
+        """Return what each GPU holds if such stages are on so many GPUs, and what it has."""
+        problem = replace(self._problem, cluster=with_gpus(self._problem.cluster, n))
+        gpus = problem.cluster.gpus
+        (plan,) = unordered(problem, self.place(problem, stage_of), "")
+        plan = replace(plan, recompute=tuple(gpus) if recompute else ())
         rule = self._rule
         n_samples = samples_that_fill(problem, rule)
         found = simulate_pipeline(problem, plan, rule.pipeline, n_samples, rule)
-        return int(found.peak_bytes[gpus].max())
+        return found.peak_bytes[gpus], problem.cluster.capacity_bytes[gpus]
 
 
 def with_gpus(cluster: Cluster, n: int) -> Cluster:

@@ -16,6 +16,7 @@ import numpy as np
 from enplace.errors import DoesNotFitError
 from enplace.machine.op_passes import backward_ops, holds_of_samples, once_per_step
 from enplace.machine.pipelines.memory import added_anywhere, counts_whole_nodes, kept_tensors
+from enplace.machine.pipelines.stage_peaks import position_by_itself
 from enplace.values.arrays import inverse
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
@@ -55,10 +56,10 @@ def allow_for_passing(problem: Problem) -> Problem:
 def find_passing(problem: Problem) -> IntArray:
     """Find the bytes that exist beside each op for one pass only; (n_ops,).
 
-    It is as if one device ran the forward pass and then the backward pass, in the graph's order.
+    It is as if one device ran the forward pass and then the backward pass, without a plan's order.
     """
     profile = problem.profile
-    order = np.lexsort((inverse(profile.topological_order), backward_ops(problem)))
+    order = np.lexsort((position_by_itself(profile), backward_ops(problem)))
     step = inverse(order)
     added = added_anywhere(problem)
     passes = (profile.held_bytes > 0) & (~once_per_step(profile) | added)
