@@ -124,8 +124,8 @@ def kept_tensors(problem: Problem) -> BoolArray:
 def least_bytes(problem: Problem) -> IntArray:
     """Return the bytes of each op that are surely held where it runs; (n_ops,).
 
-    They are its variables, the sums of gradients that it makes, and what it keeps of one sample for
-    backward ops that share its device. No pipeline in training needs less.
+    They are its variables, and what it keeps of one sample for backward ops that share its device.
+    No pipeline in training needs less.
     """
     profile = problem.profile
     if counts_whole_nodes(profile):
@@ -135,7 +135,7 @@ def least_bytes(problem: Problem) -> IntArray:
     forward = ~backward[profile.tensor_op] & ~once
     reads = forward[profile.edge_tensor] & backward[profile.edge_op]
     reads &= problem.unit[profile.edge_source] == problem.unit[profile.edge_op]
-    stays = added_anywhere(problem)
+    stays = np.zeros(profile.n_tensors, dtype=bool)
     stays[profile.edge_tensor[reads]] = True
     np.add.at(found, profile.tensor_op, held_bytes * stays)
     return found
@@ -252,7 +252,8 @@ def find_holds(problem: Problem, plan: Plan, stages: Sequence[Stage], *, overlap
     added, ancestors = added_at_once(problem, plan.device), find_ancestors(stages)
     holds: dict[int, dict[_Hold, int]] = defaultdict(lambda: defaultdict(int))
     lives: dict[tuple[int, int], list[Life]] = {}
-    uses, use_of = _find_uses(profile, stage_of, added)
+    sample_holds = _find_sample_holds(problem, plan.device, added)
+    uses, use_of = _find_uses(profile, stage_of, added, sample_holds)
     for number, (use, (held_bytes, copy_bytes)) in enumerate(uses.items()):
         maker = use.maker
         readers: dict[int, set[int]] = {first[maker]: {maker}}
@@ -270,7 +271,7 @@ def find_holds(problem: Problem, plan: Plan, stages: Sequence[Stage], *, overlap
                 holds[device][hold] += held_bytes if made else copy_bytes
                 known.append(life)
     steps = run_in_order(profile, plan, stages, repeated)
-    corrections = find_corrections(problem, plan.device, steps, use_of, added, lives)
+    corrections = find_corrections(problem, plan.device, steps, use_of, added, sample_holds, lives)
     for number, n_bytes in enumerate(corrections.tolist()):
         holds[first[number]][_Hold((number, COMPUTE), ((number, COMPUTE),))] += n_bytes
     return holds
@@ -313,19 +314,37 @@ def added_at_once(problem: Problem, device: IntArray) -> BoolArray:
     """Find the gradients that each sample adds to a sum as they are made; shape (n_tensors,).
 
     What the optimiser makes of these sums is no sum, unless it is held, or sent to other devices.
+    If samples return to one device only, each may be a step of its own, so that only what is sent
+    is a sum.
     """
     profile = problem.profile
-    stays = np.diff(profile.hold_ptr) > 0
-    stays[profile.edge_tensor[device[profile.edge_source] != device[profile.edge_op]]] = True
+    crosses = np.zeros(profile.n_tensors, dtype=bool)
+    crosses[profile.edge_tensor[device[profile.edge_source] != device[profile.edge_op]]] = True
+    if is_step_of_its_own(problem, device):
+        return crosses & once_per_step(profile) & ~given_by_variables(profile)
+    stays = crosses | (np.diff(profile.hold_ptr) > 0)
     stays &= once_per_step(profile) & ~given_by_variables(profile)
-    return stays | added_anywhere(problem)
+    return stays | added_by_stages(problem)
 
 
-def added_anywhere(problem: Problem) -> BoolArray:
-    """Find the gradients that each sample adds to a sum in every placement; (n_tensors,)."""
+def added_by_stages(problem: Problem) -> BoolArray:
+    """Find the gradients that are summed wherever samples return to several devices."""
     profile = problem.profile
     found = once_per_step(profile) & ~given_by_variables(profile)
     return found & ~optimiser_ops(problem)[profile.tensor_op]
+
+
+def is_step_of_its_own(problem: Problem, device: IntArray) -> bool:
+    """Whether each sample may change the weights: no other is on its way to them meanwhile."""
+    return len(returns_to(problem, device)) < 2
+
+
+def _find_sample_holds(problem: Problem, device: IntArray, added: BoolArray) -> IntArray:
+    """Find the holds that count for each sample, by number."""
+    profile = problem.profile
+    if not is_step_of_its_own(problem, device):
+        return holds_of_samples(profile)
+    return np.flatnonzero(~added[profile.hold_tensor])
 
 
 class _Use(NamedTuple):
@@ -346,7 +365,7 @@ class _Use(NamedTuple):
 
 
 def _find_uses(
-    profile: Profile, stage_of: IntArray, added: BoolArray
+    profile: Profile, stage_of: IntArray, added: BoolArray, sample_holds: IntArray
 ) -> tuple[dict[_Use, tuple[int, int]], IntArray]:
     """Find the bytes of all tensors of one use: where they are made, and of their copies.
 
@@ -354,7 +373,7 @@ def _find_uses(
     """
     counts = np.flatnonzero((profile.copy_bytes > 0) & ~given_by_variables(profile))
     until: dict[int, set[int]] = defaultdict(set)
-    for hold in holds_of_samples(profile).tolist():
+    for hold in sample_holds.tolist():
         until[int(profile.hold_tensor[hold])].add(int(stage_of[profile.hold_op[hold]]))
     readers, ptr = stage_of[profile.edge_op].tolist(), profile.edge_ptr.tolist()
     columns = (

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.machine.op_passes import holds_of_samples
 from enplace.machine.pipelines.stages import FORWARD, Stage
 from enplace.values.arrays import inverse
 from enplace.values.plan import Plan, follow_graph
@@ -140,6 +139,7 @@ def find_corrections(
     steps: Steps,
     use: IntArray,
     added: BoolArray,
+    holds: IntArray,
     lives: Mapping[tuple[int, int], Sequence[Life]],
 ) -> IntArray:
     """Find what stages need at their peak beyond what is counted by whole stages.
@@ -150,6 +150,8 @@ def find_corrections(
         A number for each tensor that takes memory; -1 for others.
     added : bool array, shape (n_tensors,)
         Whether a tensor is added to a sum as it is made, so that its readers need not find it.
+    holds : int array
+        Numbers of the holds that count for each sample.
     lives : mapping
         By the use of a tensor and a device, its life there; that of a tensor that is made again
         has a second one.
@@ -162,7 +164,7 @@ def find_corrections(
     change = np.zeros(len(steps.op) + 1, dtype=np.int64)
     stage_of_step = np.repeat(np.arange(len(steps.ptr) - 1), np.diff(steps.ptr))
     for number in (0, 1):
-        row = _find_row(problem, device, steps, stage_of_step, use, added, lives, number)
+        row = _find_row(problem, device, steps, stage_of_step, use, added, holds, lives, number)
         made, freed = row.made_at >= 0, row.freed_at >= 0
         at, n_bytes = row.made_at[made], row.n_bytes[made]
         np.add.at(change, steps.ptr[stage_of_step[at]], -n_bytes)
@@ -182,6 +184,7 @@ def _find_row(
     stage_of_step: IntArray,
     use: IntArray,
     added: BoolArray,
+    holds: IntArray,
     lives: Mapping[tuple[int, int], Sequence[Life]],
     number: int,
 ) -> _Row:
@@ -205,9 +208,8 @@ def _find_row(
     edge = np.flatnonzero(~added[profile.edge_tensor])
     reader = profile.edge_op[edge]
     keep_until(profile.edge_tensor[edge], reader, device[reader])
-    hold = holds_of_samples(profile)
-    tensor_held = profile.hold_tensor[hold]
-    keep_until(tensor_held, profile.hold_op[hold], device[maker[tensor_held]])
+    tensor_held = profile.hold_tensor[holds]
+    keep_until(tensor_held, profile.hold_op[holds], device[maker[tensor_held]])
     made_at = np.full(profile.n_tensors * n, -1)
     home = tensor * n + device[maker]
     is_made = (use >= 0) & (made_in[use, device[maker]] != UNKNOWN)

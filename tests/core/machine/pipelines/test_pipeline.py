@@ -424,8 +424,8 @@ class Count:
         self.stage_of = {op: s for s, stage in enumerate(found.stages) for op in stage.ops.tolist()}
         self.here = [s for s, stage in enumerate(found.stages) if stage.devices == (d,)]
         back = [s for s in self.here if found.stages[s].backward]
-        returns = set(plan.device[return_ops(problem)].tolist())
-        self.repeats = back[0] if back and d in plan.recompute and d in returns else None
+        self.returns = set(plan.device[return_ops(problem)].tolist())
+        self.repeats = back[0] if back and d in plan.recompute and d in self.returns else None
         self.running = [
             slot for slot in found.computing[d] if slot.start_us <= at_us < slot.finish_us
         ]
@@ -476,12 +476,14 @@ class Count:
             updates = np.flatnonzero(optimiser_ops(self.problem)).tolist()
             elsewhere = [reader for reader in readers if device[reader] != device[op]]
             held_until = profile.hold_op[profile.hold_tensor == tensor].tolist()
-            if readers and set(readers) <= set(updates):
+            is_alone = len(self.returns) < 2 and not elsewhere
+            if not is_alone and readers and set(readers) <= set(updates):
                 held_until_update, held_until = held_until, []
                 if op not in updates or elsewhere or held_until_update:
                     total += self.of_sum(op, tensor, n_bytes, is_home, there, step)
                     continue
-            held_until = [each for each in held_until if each not in updates]
+            if len(self.returns) > 1:
+                held_until = [each for each in held_until if each not in updates]
             for m in range(self.found.n_microbatches):
                 if is_home:
                     lives = self.of_maker(m, op, there, elsewhere, held_until, step)

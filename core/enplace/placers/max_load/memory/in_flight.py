@@ -9,7 +9,7 @@ import numpy as np
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
-from enplace.machine.pipelines.memory import added_anywhere, forward_bytes, least_bytes
+from enplace.machine.pipelines.memory import added_by_stages, forward_bytes, least_bytes
 from enplace.machine.pipelines.pipeline import (
     PipelineSchedule,
     samples_that_fill,
@@ -42,7 +42,7 @@ def samples_matter(problem: Problem, rule: LoadRule) -> bool:
     if not rule.in_flight or not backward_ops(problem).any():
         return False
     kept = int(forward_bytes(problem).sum())
-    sums = problem.profile.held_bytes[added_anywhere(problem)]
+    sums = problem.profile.held_bytes[added_by_stages(problem)]
     one = int(op_memory_bytes(problem).sum() + problem.profile.temporary_bytes.max() + sums.sum())
     smallest = int(problem.cluster.capacity_bytes.min())
     return one + samples_that_fill(problem, rule) * kept > smallest

@@ -14,7 +14,7 @@ import numpy as np
 
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.memory import (
-    added_anywhere,
+    added_by_stages,
     counts_whole_nodes,
     forward_bytes,
 )
@@ -99,7 +99,7 @@ class _Row:
         self._on_gpu = runs[order] > 0
         profile = problem.profile
         resident = profile.persistent_bytes.copy()
-        sums = profile.held_bytes * added_anywhere(problem)
+        sums = profile.held_bytes * added_by_stages(problem)
         np.add.at(resident, profile.tensor_op, sums)
         at = self._place[self._node]
         self._resident = np.bincount(at, resident, len(order)) * self._on_gpu

@@ -15,7 +15,7 @@ import numpy as np
 
 from enplace.errors import DoesNotFitError
 from enplace.machine.op_passes import backward_ops, holds_of_samples, once_per_step
-from enplace.machine.pipelines.memory import added_anywhere, counts_whole_nodes, kept_tensors
+from enplace.machine.pipelines.memory import added_by_stages, counts_whole_nodes, kept_tensors
 from enplace.machine.pipelines.stage_peaks import position_by_itself
 from enplace.values.arrays import inverse
 from enplace.values.problem import Problem
@@ -61,7 +61,7 @@ def find_passing(problem: Problem) -> IntArray:
     profile = problem.profile
     order = np.lexsort((position_by_itself(profile), backward_ops(problem)))
     step = inverse(order)
-    added = added_anywhere(problem)
+    added = added_by_stages(problem)
     passes = (profile.held_bytes > 0) & (~once_per_step(profile) | added)
     passes &= ~kept_tensors(problem)
     begin = step[profile.tensor_op]

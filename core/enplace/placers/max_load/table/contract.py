@@ -33,7 +33,7 @@ from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
-WHAT_STAYS = "weights, gradients and what one sample leaves for its way back"
+WHAT_STAYS = "weights and what one sample leaves for its way back"
 
 SLACK = 1.25
 """Memory that the GPUs get if they are too small for it, relative to the paper's sum."""

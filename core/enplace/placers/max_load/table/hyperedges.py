@@ -25,7 +25,7 @@ from enplace.machine.op_passes import (
     once_per_step,
 )
 from enplace.machine.pipelines.loads import BACKWARD, FORWARD, IN, OUT
-from enplace.machine.pipelines.memory import added_anywhere, counts_whole_nodes, forward_bytes
+from enplace.machine.pipelines.memory import added_by_stages, counts_whole_nodes, forward_bytes
 from enplace.values.arrays import adjacency, csr_offsets
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import BoolArray, Problem
@@ -125,7 +125,7 @@ def find_held(problem: Problem, label: IntArray, rule: LoadRule) -> Hyperedges:
     once, weights, added = (
         once_per_step(profile),
         given_by_variables(profile),
-        added_anywhere(problem),
+        added_by_stages(problem),
     )
     kept = np.zeros(profile.n_tensors, dtype=bool)
     holds = holds_of_samples(profile)

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enplace.errors import ProblemError
+from enplace.machine import simulate
+from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.memory import least_bytes
 from enplace.machine.pipelines.pipeline import samples_that_fill, simulate_pipeline
 from enplace.placers import PlaceOptions, place
@@ -15,7 +17,9 @@ from enplace.placers.max_load.memory.in_flight import samples_matter
 from enplace.placers.max_load.memory.mending import describe_mend, with_gpus
 from enplace.placing.candidates import unordered
 from enplace.placing.options import load_values
+from enplace.values.arrays import inverse
 from enplace.values.load_rule import LoadRule
+from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from problems import cluster_of, planned_problems, profile_of
 from properties import examples
@@ -124,3 +128,27 @@ def test_gpus_that_are_added_are_like_the_last_one(n, more):
     added = [gpu for gpu in found.gpus if gpu >= cluster.n_devices]
     if n > 1 and added:
         assert (found.b0_us[added][:, cluster.gpus] == 3.0).all()
+
+
+@given(planned=planned_problems())
+def test_a_pipeline_on_one_gpu_holds_what_a_step_does(planned):
+    """Samples follow each other as steps do, so a plan that fits as one is not refused."""
+    profile = planned[0].profile
+    n, order = profile.n_ops, profile.topological_order
+    scopes = np.full(n, "", dtype=object)
+    scopes[order[n // 2 :]], scopes[order[-2:]] = "gradients", "update"
+    profile = replace(
+        profile,
+        scopes=tuple(scopes.tolist()),
+        op_kinds=("",) * n,
+        time_us=np.ones_like(profile.time_us),
+    )
+    problem = Problem(profile, cluster_of(1, capacity_bytes=KB * KB))
+    # A stage has all ops of a pass, so the step runs them in that order, too.
+    position = inverse(np.lexsort((inverse(order), backward_ops(problem))))
+    plan = Plan(np.zeros(n, dtype=np.int64), position, "drawn", policy="strict")
+    try:
+        found = simulate_pipeline(problem, plan, "1f1b", 3)
+    except ProblemError:
+        return
+    assert found.peak_bytes[0] == simulate(problem, plan).peak_bytes[0]
