@@ -42,7 +42,9 @@ def work_of(func: Any, kind: OpKind | str, args: Any, kwargs: Any, out: Any) -> 
     matrix = matrix if is_known else 0.0
     flops = matrix
     if not matrix and kind in _ARITHMETIC:
-        flops = float(max((t.numel() for t in (*given, *made)), default=0))
+        each = (tensors_in(value) for value in (*args, *kwargs.values()))
+        numbers = [sum(t.numel() for t in tensors) for tensors in each]  # of a list, of all in it
+        flops = float(max((*numbers, *(t.numel() for t in made)), default=0))
     on_cores = matrix if precision != F32 or _rounds(name, given) else 0.0
     moved = traffic_of(
         name, func, args, given, made, precision, is_tf32=precision == F32 and on_cores > 0
