@@ -13,16 +13,17 @@ from PySide6.QtWidgets import (
     QDialog,
     QFileDialog,
     QHeaderView,
+    QLayout,
     QLineEdit,
     QPlainTextEdit,
     QTableWidget,
     QTableWidgetItem,
-    QVBoxLayout,
     QWidget,
 )
 
 from enplace.errors import DoesNotFitError, EnplaceError
 from enplace.serving.answer import PROGRAMS, Serving, plan_serving
+from enplace.serving.decoder import CACHES
 from enplace.serving.machine import CARDS
 from enplace.serving.search import LATENCY_PER_TOKEN, TOKENS_PER_SECOND
 from enplace.serving.weights import bundled
@@ -99,6 +100,9 @@ class ServingDialog(QDialog):
         self.objective.setAccessibleName("Best for")
         for key, title in OBJECTIVES.items():
             self.objective.addItem(title, key)
+        self.cache = QComboBox()
+        self.cache.setAccessibleName("Cache")
+        self.cache.addItems([*CACHES])
         self.context = StepSlider("Context", "tokens", 256, MOST_CONTEXT, CONTEXT)
         self.requests = StepSlider("Requests at once", "", 1, MOST_REQUESTS, 1)
 
@@ -135,7 +139,7 @@ class ServingDialog(QDialog):
         middle = hbox(asked, (answers, 1), spacing=14)
         vbox((middle, 1), self.buttons, on=self, spacing=12, margins=(16, 14, 16, 14))
 
-    def _questions(self) -> list[QWidget | QVBoxLayout | int]:
+    def _questions(self) -> list[QWidget | QLayout | int]:
         files = button("File…", self._ask_file), button("Folder…", self._ask_folder)
         return [
             label("Model", "title"),
@@ -153,13 +157,16 @@ class ServingDialog(QDialog):
             self.context,
             4,
             self.requests,
+            4,
+            hbox(label("Cache"), STRETCH, self.cache),
             STRETCH,
         ]
 
     def _connect(self) -> None:
         self.model.currentTextChanged.connect(lambda: self._timer.start())
         self.cards.textChanged.connect(lambda: self._timer.start())
-        self.objective.currentIndexChanged.connect(lambda: self._timer.start())
+        for box in (self.objective, self.cache):
+            box.currentIndexChanged.connect(lambda: self._timer.start())
         for slider in (self.context, self.requests):
             slider.changed.connect(self._timer.start)
         self.program.currentIndexChanged.connect(self._show_text)
@@ -169,10 +176,10 @@ class ServingDialog(QDialog):
         self._timer.stop()
         model, cards = self.model.currentText().strip(), self.cards.text().strip()
         context, requests = self.context.value, self.requests.value
-        objective = self.objective.currentData()
+        objective, cache = self.objective.currentData(), self.cache.currentText()
 
         def work() -> Serving:
-            found = plan_serving(model, cards, context, requests, objective)
+            found = plan_serving(model, cards, context, requests, objective, cache=cache)
             assert found.pasted()  # which is computed here, in the thread
             return found
 

@@ -461,6 +461,7 @@ def serve(
     requests: int | str = 1,
     objective: str = "tokens-per-second",
     reserve: str = "",
+    cache: str = "16-bit",
 ) -> Serving:
     """Plan which layers of a decoder model each card holds, to serve it; nothing is started.
 
@@ -481,6 +482,8 @@ def serve(
         The tokens of all requests, or the time of a token of one request alone.
     reserve : str, optional
         Memory that each card keeps free: ``"1GiB"``, or ``"10%"``.
+    cache : {"16-bit", "8-bit"}
+        Precision of the cache of keys and values.
 
     Returns
     -------
@@ -499,7 +502,7 @@ def serve(
     >>> found = ep.serve("llama-3-70b-fp8", "rtx-4090,3*rtx-a5000,rtx-3060", requests=8)
     >>> print(found.commands["vLLM"])
     """
-    return plan_serving(model, cluster, context, requests, objective, reserve)
+    return plan_serving(model, cluster, context, requests, objective, reserve, cache)
 
 
 def _options(

@@ -43,6 +43,13 @@ from enplace.cli.progress import compiling_bar
     "alone.",
 )
 @click.option(
+    "--cache",
+    type=click.Choice(["16-bit", "8-bit"]),
+    default="16-bit",
+    show_default=True,
+    help="Precision of the cache of keys and values.",
+)
+@click.option(
     "--reserve",
     default="",
     metavar="SIZE",
@@ -67,6 +74,7 @@ def serve(
     tokens: str | None,
     requests: str,
     objective: str,
+    cache: str,
     reserve: str,
     output: str | None,
     plan_file: str | None,
@@ -82,7 +90,7 @@ def serve(
     from enplace.serving.answer import plan_serving
 
     check_outputs([(PROFILE, output), (PLAN, plan_file)], model, cluster, force=force)
-    found = plan_serving(model, cluster, tokens, requests, objective, reserve)
+    found = plan_serving(model, cluster, tokens, requests, objective, reserve, cache)
     keep_replaced(output, plan_file)
     found.write(output, plan_file)
     named = " and ".join(filter(None, (output, plan_file)))

@@ -15,7 +15,7 @@ from typing import Any
 from enplace.errors import DoesNotFitError, EnplaceError
 from enplace.readers.clusters import ClusterChoice
 from enplace.serving.costs import Costs, Wanted
-from enplace.serving.decoder import Decoder, make_decoder
+from enplace.serving.decoder import CACHES, Decoder, make_decoder
 from enplace.serving.machine import Machine, make_machine
 from enplace.serving.others import other_splits
 from enplace.serving.search import (
@@ -118,11 +118,14 @@ class Serving:
     def _more(self, name: str) -> str:
         """Return the flags of what is wanted, which an exporter of a plan does not know."""
         wanted = self.served.costs.wanted
+        is_short = self.decoder.cache != "16-bit"
         flags = {
-            "vllm": f"# and: --max-model-len {wanted.context} --max-num-seqs {wanted.requests}\n",
-            "llama-cpp": f"-c {wanted.context * wanted.requests} -np {wanted.requests}\n",
+            "vllm": f"# and: --max-model-len {wanted.context} --max-num-seqs {wanted.requests}"
+            + " --kv-cache-dtype fp8" * is_short,
+            "llama-cpp": f"-c {wanted.context * wanted.requests} -np {wanted.requests}"
+            + " -fa on -ctk q8_0 -ctv q8_0" * is_short,
         }
-        return flags.get(name, "")
+        return f"{flags[name]}\n" if name in flags else ""
 
     def write(self, profile: str | None = None, plan: str | None = None) -> None:
         """Write the decoding of a token as a profile, and the split as a plan for it.
@@ -278,6 +281,7 @@ class Serving:
             "requests": wanted.requests,
             "estimated": True,
             "weights_bytes": self.decoder.n_bytes,
+            "cache": self.decoder.cache,
             **_figures(served),
             "groups": served.n_groups,
             "prompt_tokens": served.costs.prompt,
@@ -340,6 +344,7 @@ def plan_serving(
     requests: int | str = 1,
     objective: str = TOKENS_PER_SECOND,
     reserve: str = "",
+    cache: str = "16-bit",
 ) -> Serving:
     """Find how to serve a model; see :func:`enplace.serve`.
 
@@ -350,7 +355,10 @@ def plan_serving(
     """
     if objective not in OBJECTIVES:
         raise EnplaceError(f"there is no objective '{objective}'; {instead(objective, OBJECTIVES)}")
-    decoder, machine = make_decoder(read_weights(model)), make_machine(cluster, reserve)
+    if cache not in CACHES:
+        raise EnplaceError(f"cache is '{cache}'; {instead(cache, CACHES)}")
+    decoder = make_decoder(read_weights(model)).with_cache(cache)
+    machine = make_machine(cluster, reserve)
     usual = min(USUAL_CONTEXT, decoder.most_context or USUAL_CONTEXT)
     wanted = Wanted(
         usual if context is None else _read(context, LONGEST, "context", MOST_CONTEXT),

@@ -7,10 +7,12 @@ and the rotated part. A layer with a sliding window keeps no more tokens than th
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -27,6 +29,10 @@ from enplace.values.limits import MAX_BYTES
 
 CACHE_BYTES = 2
 """Of each number in the cache: float16 or bfloat16, the default of vLLM and llama.cpp."""
+
+CACHES = {"16-bit": Fraction(1), "8-bit": Fraction(17, 32)}
+"""What the cache takes by its precision, as a share of that default. 8 bits count with a scale for
+32 numbers, as in llama.cpp; vLLM has none."""
 
 MOST = 1 << 31
 """Largest number of heads, tokens and the like."""
@@ -97,6 +103,8 @@ class Decoder:
         Tensors that go with the head.
     notes : tuple of str
         What was left out or assumed.
+    cache : str
+        One of :data:`CACHES`.
     """
 
     weights: Weights
@@ -117,6 +125,7 @@ class Decoder:
     prefix: str
     last_names: frozenset[str]
     notes: tuple[str, ...] = ()
+    cache: str = "16-bit"
 
     @property
     def name(self) -> str:
@@ -125,6 +134,14 @@ class Decoder:
     @property
     def n_layers(self) -> int:
         return len(self.layers)
+
+    def with_cache(self, precision: str) -> Decoder:
+        """Return the model with a cache of one of :data:`CACHES`."""
+        layers = tuple(
+            replace(each, token_bytes=math.ceil(each.token_bytes * CACHES[precision]))
+            for each in self.layers
+        )
+        return replace(self, layers=layers, cache=precision)
 
     def layer_of(self, name: str) -> int | None:
         """Return the number of the layer that a tensor is of; None if it is of none."""

@@ -53,6 +53,9 @@ def test_each_program_has_its_words_and_they_can_be_copied(dialog):
     dialog.cards.setText("rtx-3060,rtx-4070")
     found = answer(dialog)
     assert "VLLM_PP_LAYER_PARTITION=" in dialog.text.toPlainText()
+    dialog.cache.setCurrentText("8-bit")
+    found = answer(dialog)
+    assert "--kv-cache-dtype fp8" in dialog.text.toPlainText()
     dialog.program.setCurrentText("accelerate")
     assert dialog.text.toPlainText() == found.short_commands["accelerate"]
     dialog._copy()

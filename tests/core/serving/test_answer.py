@@ -69,6 +69,16 @@ def test_a_served_token_is_a_plan_that_is_simulated_alike(tmp_path, mixed):
     assert profile.measured.about_times.startswith("Op times are estimated")
 
 
+def test_a_short_cache_takes_half_and_each_program_is_told():
+    usual = ep.serve("llama-3.1-8b", "2*rtx-3060", context="longest", requests=4)
+    short = ep.serve("llama-3.1-8b", "2*rtx-3060", context="longest", requests=4, cache="8-bit")
+    ratio = short.longest_context / usual.longest_context
+    assert ratio == pytest.approx(32 / 17, rel=0.01)
+    assert "--kv-cache-dtype fp8" in short.commands["vLLM"]
+    assert "-ctk q8_0 -ctv q8_0" in short.commands["llama.cpp"]
+    assert "q8_0" not in usual.commands["llama.cpp"]
+
+
 def test_the_longest_context_and_the_most_requests_fit_and_no_more():
     cards = "rtx-3060,rtx-4070"
     found = ep.serve("llama-3.1-8b", cards, context="longest", requests=4)
@@ -112,6 +122,7 @@ def test_tied_weights_stay_on_one_card_for_accelerate(tmp_path):
         ({"context": "32kk"}, "context is '32kk'; write"),
         ({"requests": 1 << 40}, "requests is 1099511627776; write 1 to 65,536"),
         ({"objective": "speed"}, "there is no objective 'speed'"),
+        ({"cache": "4-bit"}, "cache is '4-bit'; did you mean '8-bit'"),
         ({"reserve": "much"}, "reserve 'much': write a size"),
         ({"cluster": "1000*h100"}, "is no cluster and no card"),
     ],
