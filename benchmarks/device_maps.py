@@ -36,6 +36,7 @@ from enplace.placing.settle import by_placed_rank, settle
 from enplace.text import listed, size
 from enplace.values.cluster import Cluster
 from enplace.values.load_rule import USUAL
+from enplace.values.op_kinds import OpPass
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray, Profile
@@ -208,7 +209,9 @@ def simulate_map(problem: Problem, on: Mapping[str, Any]) -> tuple[Us, str]:
     if not schedule.fits:
         over = max(schedule.peak_bytes - problem.cluster.capacity_bytes)
         return NONE, f"exceeds a card's memory by {size(over)}"
-    sample_us = max(max_load_us(problem, device), find_pace_us(problem, device, USUAL))
+    sample_us = max_load_us(problem, device)
+    if OpPass.BACKWARD in problem.profile.op_passes:  # only training keeps samples in flight
+        sample_us = max(sample_us, find_pace_us(problem, device, USUAL))
     return (schedule.makespan_us, sample_us), ""
 
 
