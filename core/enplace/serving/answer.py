@@ -360,21 +360,11 @@ def plan_serving(
     decoder = make_decoder(read_weights(model)).with_cache(cache)
     machine = make_machine(cluster, reserve)
     usual = min(USUAL_CONTEXT, decoder.most_context or USUAL_CONTEXT)
-    wanted = Wanted(
+    asked = Wanted(
         usual if context is None else _read(context, LONGEST, "context", MOST_CONTEXT),
         _read(requests, MOST, "requests", MOST_REQUESTS),
     )
-    costs = Costs(
-        decoder,
-        machine,
-        replace(wanted, context=wanted.context or 1, requests=wanted.requests or 1),
-    )
-    if not wanted.requests:
-        wanted = replace(wanted, requests=_known(most_requests(costs), costs))
-        costs = Costs(decoder, machine, replace(costs.wanted, requests=wanted.requests))
-    if not wanted.context:
-        wanted = replace(wanted, context=_known(longest_context(costs), costs))
-    costs = Costs(decoder, machine, wanted)
+    costs = Costs(decoder, machine, _fitting(decoder, machine, asked))
     return Serving(
         find_split(costs, objective),
         objective,
@@ -384,14 +374,24 @@ def plan_serving(
     )
 
 
+def _fitting(decoder: Decoder, machine: Machine, asked: Wanted) -> Wanted:
+    """Return what is asked with numbers where a 0 asks for the longest or the most that fits."""
+    if not asked.context and not asked.requests:
+        raise EnplaceError("ask for the longest context or the most requests, but not for both")
+    costs = Costs(decoder, machine, Wanted(asked.context or 1, asked.requests or 1))
+    if not asked.requests:
+        return replace(asked, requests=_known(most_requests(costs), costs))
+    return asked if asked.context else replace(asked, context=_known(longest_context(costs), costs))
+
+
 def _without_slowest(costs: Costs, objective: str) -> dict[str, Served]:
     """Return the best split that leaves out the cards with the least bandwidth, if one fits."""
     kinds = costs.machine.kinds
     slowest = min((kind.gpu for kind in kinds), key=lambda gpu: gpu.bytes_per_us)
     others = tuple(kind for kind in kinds if kind.gpu is not slowest)
-    machine = replace(costs.machine, kinds=others, host=None)
     if not others:
         return {}
+    machine = replace(costs.machine, kinds=others, host=None)
     with suppress(DoesNotFitError):
         found = find_split(Costs(costs.decoder, machine, costs.wanted), objective)
         return {f"without {slowest.title}": found}

@@ -86,7 +86,7 @@ class Decoder:
     ----------
     layers : tuple of Layer
     first_bytes : int
-        What comes before the layers: the embedding, and whatever else runs once.
+        What comes before the layers: the embedding, and all else that runs once.
     head_bytes, last_bytes, head_params : int
         The matrix that makes words of the last state, and the norm beside it.
     is_tied : bool

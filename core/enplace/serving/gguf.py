@@ -78,7 +78,7 @@ def read_gguf(path: Path) -> tuple[list[Tensor], dict[str, Any]]:
 
 
 class _Reader:
-    """Reads forward, and refuses whatever leads beyond the file."""
+    """Reads forward, and refuses all that leads beyond the file."""
 
     def __init__(self, file: BinaryIO, n_bytes: int) -> None:
         self._file, self._n_bytes, self._at = file, n_bytes, 0

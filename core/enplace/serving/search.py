@@ -143,7 +143,7 @@ class _Search:
     def first_layer(self) -> int:
         """Return the first layer such that all from there on fit on the cards.
 
-        Whatever fits without a layer at its front fits with fewer layers, so each card takes as
+        A stage that fits also fits without its first layer, so each card takes as
         many as it can, from the last layer on.
         """
         n_layers = self._costs.decoder.n_layers

@@ -118,6 +118,7 @@ def test_tied_weights_stay_on_one_card_for_accelerate(tmp_path):
 @pytest.mark.parametrize(
     ("given", "line"),
     [
+        ({"context": "longest", "requests": "most"}, "but not for both"),
         ({"context": 0}, "context is 0; write 1 to"),
         ({"context": "32kk"}, "context is '32kk'; write"),
         ({"requests": 1 << 40}, "requests is 1099511627776; write 1 to 65,536"),
