@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from enplace.machine.pipelines.loads import max_load_us
 from enplace.placers.max_load.improve import MOST_CHOICES, SHARE, UNASKED_S, Goal, improve
 from enplace.placers.max_load.memory.fitting import NOTHING_FITS, find_fitting
 from enplace.placers.max_load.memory.in_flight import held_by_stages
@@ -32,6 +33,9 @@ from enplace.values.rivals import ALL, CONTIGUOUS, STAGED
 
 MAY_MEND = "more GPUs or a smaller batch may mend that"
 """What is said where it is not known."""
+
+MUCH = 1.5
+"""A pace that is longer than the largest load by this factor is worth a word."""
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 
@@ -182,8 +186,12 @@ def _search_plan(
 
 
 def _with_mend(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
-    """Add what would let the pipeline fit, where none was found that does."""
-    if NOTHING_FITS not in plan.note:
-        return plan
-    mend = describe_mend(problem, options.load_rule) or MAY_MEND
-    return replace(plan, note=plan.note.replace(NOTHING_FITS, f"{NOTHING_FITS}; {mend}"))
+    """Add what would let the pipeline fit, where none does, or only at a much slower pace."""
+    if NOTHING_FITS in plan.note:
+        mend = describe_mend(problem, options.load_rule) or MAY_MEND
+        return replace(plan, note=plan.note.replace(NOTHING_FITS, f"{NOTHING_FITS}; {mend}"))
+    chosen = plan.device, options.load_rule, plan.replicas, plan.recompute
+    if plan.pace_us > MUCH * max_load_us(problem, *chosen):
+        mend = describe_mend(problem, options.load_rule)
+        return plan.with_notes(plan.note, mend and f"at full pace, {mend}", separator="; ")
+    return plan

@@ -108,10 +108,11 @@ def find_fitting(
             seed=seed,
             stopped=stopped,
         )
-    if np.isinf(found.load_us):
+    if found.load_us > free.load_us * (1 + PLAINLY):
         for cut in list_cuts(problem, rule):
             cut = replace(cut, bound_us=free.bound_us, note=free.note)
-            found = slow_down(problem, cut, rule, below=found)
+            if np.isinf(found.load_us) or _find_excess(problem, cut, rule) <= 1.0:
+                found = slow_down(problem, cut, rule, below=found)
     if np.isinf(found.load_us):
         return replace(free, optimal=False, bound_us=0.0, note=_join(free.note, NOTHING_FITS))
     found = deal_out(problem, found, rule)

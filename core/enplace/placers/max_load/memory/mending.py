@@ -67,7 +67,7 @@ def describe_mend(problem: Problem, rule: LoadRule) -> str:
     row, n = _Row(problem, rule), len(problem.cluster.gpus)
     again = True if rule.recompute else row.find_number(n, n, recompute=True)
     if isinstance(again, _Fit):
-        return f"with --recompute it would: {size(again.most_bytes)} at most on each GPU"
+        return f"it would fit with --recompute ({size(again.most_bytes)} at most on each GPU)"
     found = [(row.find_number(n, MOST_TIMES * n, recompute=False), "")]
     found.append((row.find_number(n, MOST_TIMES * n, recompute=True), ", with --recompute"))
     fits = [(fit, how) for fit, how in found if fit is not None]

@@ -132,7 +132,10 @@ def test_gpus_that_are_added_are_like_the_last_one(n, more):
 
 @given(planned=planned_problems())
 def test_a_pipeline_on_one_gpu_holds_what_a_step_does(planned):
-    """Samples follow each other as steps do, so a plan that fits as one is not refused."""
+    """Samples follow each other as steps do, so a plan that fits as one is not refused.
+
+    Tensors have memory of their own here: what updates read counts apart in a pipeline.
+    """
     profile = planned[0].profile
     n, order = profile.n_ops, profile.topological_order
     scopes = np.full(n, "", dtype=object)
@@ -142,6 +145,7 @@ def test_a_pipeline_on_one_gpu_holds_what_a_step_does(planned):
         scopes=tuple(scopes.tolist()),
         op_kinds=("",) * n,
         time_us=np.ones_like(profile.time_us),
+        tensor_base=np.full(profile.n_tensors, -1),
     )
     problem = Problem(profile, cluster_of(1, capacity_bytes=KB * KB))
     # A stage has all ops of a pass, so the step runs them in that order, too.
