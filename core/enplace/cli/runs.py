@@ -105,14 +105,18 @@ def _shown(violations: int | None) -> str:
 
 
 def _per_sample(run: MeasuredRun) -> list[list[str]]:
-    """Show the time per sample of a pipeline."""
+    """Show the time per micro-batch and per sample of a pipeline."""
     if not run.pipeline:
         return []
-    samples = run.pipeline["samples"]
-    predicted_us, about = run.predicted_step_time_us, ""
-    if math.isfinite(predicted_us):
-        about = f"predicted {ms(predicted_us / samples)}"
-    return [["time per sample", ms(run.step_time_us / samples), about]]
+    rows = []
+    for what, number in (
+        ("micro-batch", run.pipeline["microbatches"]),
+        ("sample", run.pipeline["samples"]),
+    ):
+        predicted_us = run.predicted_step_time_us / number
+        about = f"predicted {ms(predicted_us)}" if math.isfinite(predicted_us) else ""
+        rows.append([f"time per {what}", ms(run.step_time_us / number), about])
+    return rows
 
 
 def _stages(run: MeasuredRun) -> str:
@@ -131,12 +135,17 @@ def _stages(run: MeasuredRun) -> str:
                 size(row["peak_bytes"]),
                 size(row["predicted_peak_bytes"]) if known else "",
                 str(row["in_flight"]),
-                str(row["planned_in_flight"]),
+                str(row.get("planned_in_flight", "")),
             ]
         )
     hint = "" if known else "\nGive --profile to see what was predicted."
-    head = f"Pipeline: {kind}, {number} micro-batches, {run.pipeline['ops_cut']:,} ops cut"
-    return f"\n\n{head}\n\n{table(rows, 'lrrrrrr')}{hint}{_own_statistics(run)}"
+    head = f"Pipeline: {kind}, {number} micro-batches"
+    if "ops_cut" in run.pipeline:
+        head += f", {run.pipeline['ops_cut']:,} ops cut"
+    if shared := run.pipeline.get("shared_parameters"):
+        head += f", {count(shared, 'parameter')} exchanged between stages"
+    about = "\nDropout is off in both runs." * run.pipeline.get("without_dropout", False)
+    return f"\n\n{head}\n\n{table(rows, 'lrrrrrr')}{hint}{about}{_own_statistics(run)}"
 
 
 def _own_statistics(run: MeasuredRun) -> str:
@@ -163,10 +172,18 @@ def _result_rows(run: MeasuredRun) -> list[list[str]]:
         return rows
     return [
         ["first step differs by", _difference(run.first_step_difference), against],
-        ["", _difference(run.rounding_difference), "if only the last bits of variables change"],
+        _rounding(run),
         ["loss drifts by", loss, "over all steps"],
         ["weights drift by", weights, ""],
     ]
+
+
+def _rounding(run: MeasuredRun) -> list[str]:
+    """Say which difference of the first step is no more than rounding."""
+    if (tolerance := run.facts.get("tolerance")) is not None:
+        return ["", f"{tolerance:.2g}", "is taken for rounding"]
+    difference = _difference(run.rounding_difference)
+    return ["", difference, "if only the last bits of variables change"]
 
 
 def _rivals(run: MeasuredRun) -> list[list[str]]:

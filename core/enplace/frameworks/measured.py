@@ -65,7 +65,7 @@ SHARED_TURNS = (
 )
 
 SHARED_CORES = (
-    "These hosts are processes of one machine. They share its cores, also with the threads that "
+    "These are processes of one machine. They share its cores, also with the threads that "
     "send between them, so predictions are often far too short. Measure on separate machines."
 )
 
@@ -201,7 +201,8 @@ class MeasuredRun(Frozen):
         if not self.rounds:
             return self.differs
         rounding = min(ROUNDINGS * np.nan_to_num(self.rounding_difference), MOST_DIFFERENCE)
-        return bool(self.first_step_difference > max(SPLIT_DIFFERENCE, rounding))
+        least = self.facts.get("tolerance", SPLIT_DIFFERENCE)
+        return bool(self.first_step_difference > max(least, rounding))
 
     @property
     def differs(self) -> bool:
@@ -347,6 +348,8 @@ class MeasuredRun(Frozen):
         """
         if self.on_labels:
             return LABELS
+        if self.facts.get("processes") and all(d.kind == "cpu" for d in self.cluster.devices):
+            return SHARED_CORES
         used = [self.cluster.devices[d] for d in np.unique(self.plan.device).tolist()]
         tasks = {task_of(device.name) for device in used}
         at = {name.rpartition(":")[0] for task, name in self.cluster.hosts if task in tasks}

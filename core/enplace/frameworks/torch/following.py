@@ -39,6 +39,27 @@ def seed_all() -> None:
     torch.manual_seed(SEED)
 
 
+@contextmanager
+def without_dropout() -> Iterator[None]:
+    """Drop nothing out: a pipeline draws other numbers than a step that runs whole."""
+    functional = torch.nn.functional
+    attention = functional.scaled_dot_product_attention
+
+    @wraps(attention)
+    def attend(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+               *args: Any, **kwargs: Any) -> Any:  # fmt: skip
+        return attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
+
+    def keep(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return tensor
+
+    with ExitStack() as stack:
+        for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"):
+            stack.enter_context(patch.object(functional, name, keep))
+        stack.enter_context(patch.object(functional, "scaled_dot_product_attention", attend))
+        yield
+
+
 class Follower:
     """Follows the steps of a script, of which each ends with the optimiser that came last.
 

@@ -11,7 +11,13 @@ from enplace.frameworks.framework import Framework, ModelKind, explain_script_en
 from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
 from enplace.frameworks.torch.device_map import find_blocks, find_modules, why_no_map, write_map
 from enplace.frameworks.torch.exports import EXPORTERS
-from enplace.frameworks.wishes import GRAPH_BATCH_SIZE, GRAPH_SIZES, PROGRAM
+from enplace.frameworks.wishes import (
+    GRAPH_BATCH_SIZE,
+    GRAPH_SIZES,
+    MICROBATCHES,
+    PIPELINE,
+    PROGRAM,
+)
 from enplace.option import SWITCH, Option
 from enplace.processes.worker import scratch_program, signal_name
 from enplace.values.problem import THROUGHPUT
@@ -105,6 +111,7 @@ FRAMEWORK = Framework(
     runs=True,
     has_labels=True,
     applier="enplace.frameworks.torch.apply:apply",
+    run_options=(PIPELINE, MICROBATCHES),
     plain_apart=True,
     kinds=_KINDS,
     models=_MODELS,

@@ -6,7 +6,8 @@ op runs where and that the result is the same, but not how long a step takes on 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +15,30 @@ import numpy as np
 import torch
 
 from enplace.errors import ClusterError, PlanError
-from enplace.frameworks.comparing import Values, Way, first_step_difference, largest_difference
+from enplace.frameworks.comparing import first_step_difference
 from enplace.frameworks.devices import LOCAL
 from enplace.frameworks.measured import NOT_SEEN, MeasuredRun, quartiles_us
 from enplace.frameworks.source import Source
+from enplace.frameworks.torch.comparison import (
+    AFTER_FIRST,
+    GRADIENTS,
+    LOSS,
+    WEIGHTS,
+    difference_of,
+    group_of,
+    results_of,
+    steps_of,
+    way_of,
+)
 from enplace.frameworks.torch.costs import MeasuredCosts
-from enplace.frameworks.torch.following import FIRST, SEED, WARM_UPS, Follower, seed_all
+from enplace.frameworks.torch.following import (
+    FIRST,
+    SEED,
+    WARM_UPS,
+    Follower,
+    seed_all,
+    without_dropout,
+)
 from enplace.frameworks.torch.hooks import PlacedModules, place_model, torch_devices
 from enplace.frameworks.torch.matching import check_plan, place_step
 from enplace.frameworks.torch.placed import PlacedMode, StepSeen
@@ -38,11 +57,11 @@ from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
 
-_LOSS, _WEIGHTS, _FIRST, _GRADIENTS = "loss", "weights", "first", "gradients"
 
-
-def run_plain(source: Source, steps: int, report: Report) -> Message:
+def run_plain(source: Source, steps: int, report: Report, *, drops_out: bool = True) -> Message:
     """Run a script without a plan; the answer has what it computed.
+
+    Without ``drops_out``, no dropout drops anything.
 
     Raises
     ------
@@ -50,8 +69,9 @@ def run_plain(source: Source, steps: int, report: Report) -> Message:
         If it has too few steps, or fails before.
     """
     follower = Follower(steps, "Running without the plan", report)
-    _follow(source, follower)
-    return Message(DONE, {"times_us": follower.times_us}, _results(follower))
+    with nullcontext() if drops_out else without_dropout():
+        _follow(source, follower)
+    return Message(DONE, {"times_us": follower.times_us}, results_of(follower))
 
 
 def run_placed(
@@ -73,13 +93,10 @@ def run_placed(
     Raises
     ------
     PlanError
-        If the plan is for another model, or splits ops.
-    ClusterError
-        If there are fewer labels than devices that the plan uses.
+        If the plan is for another model.
     LoadError
         If the script has too few steps, or fails before.
     """
-    check_plan(problem, plan)
     follower: Follower
     if devices.strip().lower().startswith("gpu:"):
         follower = by_module = _ByModule(problem, plan, steps, report)
@@ -87,14 +104,28 @@ def run_placed(
         run = _seen_by_module(problem, plan, by_module, devices)
     else:
         check_hooks()
-        _check_labels(problem, plan, devices)
         follower = by_op = _ByOp(problem, plan, steps, report)
         _follow(source, follower)
         run = _seen_by_op(problem, plan, by_op, devices)
     return run if plain is None else _compared(run, follower, plain)
 
 
-def _check_labels(problem: Problem, plan: Plan, devices: str) -> None:
+def check_devices(problem: Problem, plan: Plan, devices: str) -> None:
+    """Refuse a plan that cannot run, or has more devices than there are, before anything runs.
+
+    Raises
+    ------
+    PlanError, ClusterError
+        With what to do instead.
+    """
+    check_plan(problem, plan)
+    if devices.strip().lower().startswith("gpu:"):
+        found = torch_devices(problem.cluster, plan)
+        if all(each.type == "cpu" for each in found.values()):
+            raise ClusterError(
+                f"the plan uses CPUs alone, which are labels; use --devices cpu:{len(found)}"
+            )
+        return
     match = LOCAL.fullmatch(devices.strip())
     assert match is not None
     used = [problem.cluster.devices[d].name for d in np.unique(plan.device).tolist()]
@@ -174,10 +205,6 @@ class _ByModule(Follower):
         names = problem.profile.op_names
         self._planned = dict(zip(names, plan.device.tolist(), strict=True))
         self.devices = torch_devices(problem.cluster, plan)
-        if all(each.type == "cpu" for each in self.devices.values()):
-            raise ClusterError(
-                f"the plan uses CPUs alone, which are labels; use --devices cpu:{len(self.devices)}"
-            )
         self.placed: list[PlacedModules] = []
 
     def enter(self) -> None:
@@ -353,67 +380,28 @@ def _predictions(schedule: Schedule | None) -> dict[str, Any]:
     return {"predicted_busy_us": schedule.busy_us.tolist(), "predicted_peak_bytes": peaks}
 
 
-def _results(follower: Follower) -> dict[str, Any]:
-    """Return what a run computed as the arrays of a message."""
-    groups = {
-        _WEIGHTS: follower.weights, _FIRST: follower.after_first,
-        _GRADIENTS: follower.gradients,
-    }  # fmt: skip
-    found = {f"{group}:{name}": each for group, own in groups.items() for name, each in own.items()}
-    losses = {
-        f"{_LOSS}:{step}:{number}": value
-        for step, values in enumerate(follower.losses)
-        for number, value in enumerate(values)
-    }
-    return found | losses
-
-
-def _group(arrays: Mapping[str, Any], group: str) -> dict[str, Any]:
-    start = f"{group}:"
-    return {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
-
-
 def _compared(run: MeasuredRun, follower: Follower, plain: Message) -> MeasuredRun:
     """Compare a run with the one without the plan."""
-    ours, theirs = _results(follower), plain.arrays
+    ours, theirs = results_of(follower), plain.arrays
     differences = {
-        group: _difference(_group(ours, group), _group(theirs, group))
-        for group in (_LOSS, _WEIGHTS, _GRADIENTS)
+        group: difference_of(group_of(ours, group), group_of(theirs, group))
+        for group in (LOSS, WEIGHTS, GRADIENTS)
     }
     times_us: FloatArray = np.array(plain.details["times_us"])
     first = (
-        _way(follower.losses, follower.after_first),
-        _way(_steps(theirs), _group(theirs, _FIRST)),
+        way_of(follower.losses, follower.after_first),
+        way_of(steps_of(theirs), group_of(theirs, AFTER_FIRST)),
     )
     return replace(
         run,
         first_step_difference=first_step_difference(*first) if run.rounds else np.nan,
-        loss_difference=differences[_LOSS],
-        weights_difference=differences[_WEIGHTS],
+        loss_difference=differences[LOSS],
+        weights_difference=differences[WEIGHTS],
         stock_step_time_us=float(np.median(times_us)) if len(times_us) else np.nan,
         facts={
             **run.facts,
             "stock_quartiles_us": quartiles_us(times_us),
-            "gradients_difference": finite(differences[_GRADIENTS]),
-            "weights_compared": len(_group(ours, _WEIGHTS)),
+            "gradients_difference": finite(differences[GRADIENTS]),
+            "weights_compared": len(group_of(ours, WEIGHTS)),
         },
     )
-
-
-def _way(losses: Sequence[Values], after_first: Mapping[str, Any]) -> Way:
-    return Way(what="", losses=[*losses], after_first=after_first)
-
-
-def _steps(arrays: Mapping[str, Any]) -> list[Values]:
-    """Return the losses of each step from the arrays of a message."""
-    found: dict[int, Values] = {}
-    for name, value in _group(arrays, _LOSS).items():
-        found.setdefault(int(name.partition(":")[0]), []).append(value)
-    return [*found.values()]
-
-
-def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
-    """Return the largest difference; infinite if one run has what the other has not."""
-    if ours.keys() != theirs.keys() or any(ours[k].shape != theirs[k].shape for k in ours):
-        return float("inf")
-    return largest_difference([*ours.values()], [theirs[k] for k in ours])

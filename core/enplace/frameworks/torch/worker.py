@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from enplace.errors import DoesNotFitError, EnplaceError, FileError
 from enplace.frameworks.jobs import RUN_PLAIN
 from enplace.frameworks.measured import run_message
+from enplace.frameworks.microbatches import find_microbatches
 from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
 from enplace.frameworks.source import Source, source_from_json
 from enplace.frameworks.torch.error_text import (
@@ -111,15 +112,22 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
         raise EnplaceError(f"{source.path}: {why}")
     report("Starting PyTorch", None)
     _start(details["devices"])
-    from enplace.frameworks.torch.run import run_placed, run_plain
+    from enplace.frameworks.torch.pipelines import check_pipeline, run_pipeline
+    from enplace.frameworks.torch.run import check_devices, run_placed, run_plain
 
-    if job.do == RUN_PLAIN:
-        return run_plain(source, steps, report)
     profile, *plain = values
-    problem = problem_from(profile_from(profile), details["problem"])
+    problem, plan = problem_from(profile_from(profile), details["problem"]), plan_from(job)
+    wanted, devices = find_microbatches(details["wishes"]), details["devices"]
+    if wanted is None:
+        check_devices(problem, plan, devices)
+    else:
+        check_pipeline(problem, plan, wanted, devices)
+    if job.do == RUN_PLAIN:
+        return run_plain(source, steps, report, drops_out=wanted is None)
     answer = next(iter(plain), None)
-    devices = details["devices"]
-    return run_message(run_placed(source, problem, plan_from(job), devices, steps, answer, report))
+    if wanted is not None:
+        return run_message(run_pipeline(problem, plan, wanted, job, profile, answer, report))
+    return run_message(run_placed(source, problem, plan, devices, steps, answer, report))
 
 
 def _facts(found: Recorded) -> Measurement:

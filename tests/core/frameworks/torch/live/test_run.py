@@ -10,7 +10,7 @@ from enplace.frameworks.measured import NOT_SEEN, run_from, run_message  # noqa:
 from enplace.frameworks.source import source_of  # noqa: E402
 from enplace.frameworks.torch.measure import measured_profile  # noqa: E402
 from enplace.frameworks.torch.recording import LoadError  # noqa: E402
-from enplace.frameworks.torch.run import run_placed, run_plain  # noqa: E402
+from enplace.frameworks.torch.run import check_devices, run_placed, run_plain  # noqa: E402
 from enplace.frameworks.torch.scripts import record_script  # noqa: E402
 from enplace.placing.settle import settle  # noqa: E402
 from enplace.processes.worker import ignore  # noqa: E402
@@ -140,9 +140,9 @@ def test_a_plan_of_another_model_and_one_that_cannot_run_are_refused(tmp_path):
     with pytest.raises(PlanError, match="another graph: the model has no"):
         run_placed(other, problem, plan, "cpu:2", 1, None, ignore)
     with pytest.raises(ClusterError, match=r"plan uses 2 devices \(CPU:0, CPU:1\); use cpu:2"):
-        run_placed(source, problem, plan, "cpu:1", 1, None, ignore)
+        check_devices(problem, plan, "cpu:1")
     with pytest.raises(ClusterError, match="--devices cpu:2"):
-        run_placed(source, problem, plan, "gpu:2", 1, None, ignore)
+        check_devices(problem, plan, "gpu:2")
 
 
 def test_a_script_needs_steps_to_compare(tmp_path):

@@ -1,0 +1,53 @@
+"""What runs with and without a plan computed, as the arrays of messages, and how it differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from enplace.frameworks.comparing import Values, Way, largest_difference
+from enplace.frameworks.torch.following import Follower
+
+LOSS, WEIGHTS, AFTER_FIRST, GRADIENTS = "loss", "weights", "first", "gradients"
+"""Begin the names of arrays."""
+
+
+def results_of(follower: Follower) -> dict[str, Any]:
+    """Return what a run computed as the arrays of a message."""
+    groups = {
+        WEIGHTS: follower.weights, AFTER_FIRST: follower.after_first,
+        GRADIENTS: follower.gradients,
+    }  # fmt: skip
+    found = {f"{group}:{name}": each for group, own in groups.items() for name, each in own.items()}
+    losses = {
+        f"{LOSS}:{step}:{number}": value
+        for step, values in enumerate(follower.losses)
+        for number, value in enumerate(values)
+    }
+    return found | losses
+
+
+def group_of(arrays: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """Return the arrays of a group, by their own names."""
+    start = f"{group}:"
+    return {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
+
+
+def way_of(losses: Sequence[Values], after_first: Mapping[str, Any]) -> Way:
+    """Return what is compared of a run's first steps."""
+    return Way(what="", losses=[*losses], after_first=after_first)
+
+
+def steps_of(arrays: Mapping[str, Any]) -> list[Values]:
+    """Return the losses of each step from the arrays of a message."""
+    found: dict[int, Values] = {}
+    for name, value in group_of(arrays, LOSS).items():
+        found.setdefault(int(name.partition(":")[0]), []).append(value)
+    return [*found.values()]
+
+
+def difference_of(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
+    """Return the largest difference; infinite if one run has what the other has not."""
+    if ours.keys() != theirs.keys() or any(ours[k].shape != theirs[k].shape for k in ours):
+        return float("inf")
+    return largest_difference([*ours.values()], [theirs[k] for k in ours])

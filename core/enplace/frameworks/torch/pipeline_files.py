@@ -1,0 +1,7 @@
+"""What the processes of a pipeline and the one that starts them agree on."""
+
+JOB, ANSWER, WHY, PROGRESS = "job", "answer-{}", "why-{}", "progress"
+"""Names of files in the folder of a pipeline: what to do; from each process, what came of it."""
+
+SCHEDULES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B"}
+"""Classes of ``torch.distributed.pipelining`` for stages of which each device has one."""

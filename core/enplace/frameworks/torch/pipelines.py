@@ -1,0 +1,285 @@
+"""Run a plan as a pipeline: ``torchrun`` starts a process for each stage, and all are collected."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from enplace.errors import ClusterError, EnplaceError, PlanError
+from enplace.files.folders import temporary_folder
+from enplace.frameworks.comparing import first_step_difference
+from enplace.frameworks.devices import LOCAL
+from enplace.frameworks.measured import NOT_SEEN, MeasuredRun, quartiles_us
+from enplace.frameworks.microbatches import Microbatches
+from enplace.frameworks.torch.comparison import (
+    AFTER_FIRST,
+    LOSS,
+    WEIGHTS,
+    difference_of,
+    group_of,
+    steps_of,
+    way_of,
+)
+from enplace.frameworks.torch.following import SEED
+from enplace.frameworks.torch.matching import check_plan
+from enplace.frameworks.torch.pipeline_files import ANSWER, JOB, PROGRESS, SCHEDULES, WHY
+from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule, simulate_pipeline
+from enplace.processes import redirect
+from enplace.processes.wire import Message, encode, read
+from enplace.processes.worker import Report, WorkerError
+from enplace.text import count, listed
+from enplace.values.batch import with_batch
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+
+FIVE_DIGITS = 1e-5
+"""The first step may differ by so much, in proportion: its sums are over micro-batches."""
+
+POLL_S = 0.1
+END_S = 5.0
+"""Time for the other processes to end once one has failed."""
+
+
+def run_pipeline(
+    problem: Problem,
+    plan: Plan,
+    wanted: Microbatches,
+    job: Message,
+    profile: Message,
+    plain: Message | None,
+    report: Report,
+) -> MeasuredRun:
+    """Run a script as a pipeline, with a process for each device that the plan uses.
+
+    Parameters
+    ----------
+    job, profile : Message
+        As the worker got them; each process reads them.
+    plain : Message, optional
+        The answer of the run without the plan, to compare with.
+
+    Raises
+    ------
+    EnplaceError
+        With the line of the process that failed first.
+    """
+    with temporary_folder() as folder:
+        (folder / JOB).write_bytes(encode(profile) + encode(job))
+        answers = _start(folder, len(np.unique(plan.device)), report)
+    run = _seen(problem, plan, wanted, answers, job.details["devices"])
+    return run if plain is None else _compared(run, answers, plain)
+
+
+def check_pipeline(problem: Problem, plan: Plan, wanted: Microbatches, devices: str) -> None:
+    """Refuse a pipeline that cannot run here, before anything runs.
+
+    Raises
+    ------
+    EnplaceError
+        With the reason, and what to do instead.
+    """
+    check_plan(problem, plan)
+    used = [problem.cluster.devices[d].name for d in np.unique(plan.device).tolist()]
+    if not torch.distributed.is_available() or find_spec("torch.distributed.run") is None:
+        raise EnplaceError(
+            f"PyTorch {torch.__version__} has no torchrun (torch.distributed.run), which starts "
+            f"the processes of a pipeline; install a build with torch.distributed"
+        )
+    if redirect.copies is not None:
+        raise EnplaceError(
+            "this system has no overlays of files, which keep the processes of a pipeline from "
+            "changing yours; run the script itself under torchrun"
+        )
+    if wanted.schedule not in SCHEDULES:
+        raise PlanError(
+            f"Enplace runs pipelines of PyTorch as {listed(SCHEDULES)}, with a stage on each "
+            f"device, not as {wanted.schedule}"
+        )
+    match = LOCAL.fullmatch(devices.strip())
+    assert match is not None
+    there = torch.cuda.device_count() if match[1].lower() == "gpu" else int(match[2])
+    if there < len(used):
+        raise ClusterError(
+            f"'{devices}': the plan uses {count(len(used), 'device')} ({listed([*used])}), and a "
+            f"pipeline has a process for each; there are {there}"
+        )
+
+
+def _start(folder: Path, n: int, report: Report) -> list[Message]:
+    """Start the processes, wait for them and return what each answers."""
+    command = [
+        sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--max-restarts=0",
+        f"--nproc-per-node={n}", "-m", "enplace.frameworks.torch.rank", str(folder),
+    ]  # fmt: skip
+    report(f"Starting {n} processes", None)
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+    failed_at = None
+    while process.poll() is None:
+        time.sleep(POLL_S)
+        _pass_on(folder, report)
+        if _failures(folder):
+            failed_at = failed_at or time.monotonic()
+            if time.monotonic() - failed_at > END_S:
+                process.kill()
+    answers = [_answer(folder, rank) for rank in range(n)]
+    silent = [
+        rank
+        for rank, answer in enumerate(answers)
+        if answer is None and not (folder / WHY.format(rank)).exists()
+    ]
+    failures = _failures(folder)
+    own = [line for kind, _, line in failures if kind == "own" and _LOST not in line]
+    if own or (failures and not silent):
+        raise PlanError(own[0] if own else failures[0][2])
+    if silent:
+        raise WorkerError(
+            f"process {silent[0]} of the pipeline ended without a result, and so the others were "
+            f"ended; its output says why, or this machine ran out of memory"
+        )
+    return [answer for answer in answers if answer is not None]
+
+
+_LOST = "Connection"
+"""What a process says in whose pipeline another has ended."""
+
+
+def _pass_on(folder: Path, report: Report) -> None:
+    try:
+        fraction, _, message = (folder / PROGRESS).read_text().partition(" ")
+        report(message, float(fraction))
+    except (OSError, ValueError):
+        return  # nothing yet, or half of it
+
+
+def _failures(folder: Path) -> list[tuple[str, str, str]]:
+    """Return what processes say that failed, those first that failed first."""
+    found = sorted(folder.glob(WHY.format("*")), key=lambda path: path.stat().st_mtime)
+    return [path.read_text().partition(" ") for path in found]
+
+
+def _answer(folder: Path, rank: int) -> Message | None:
+    path = folder / ANSWER.format(rank)
+    if not path.exists():
+        return None
+    with open(path, "rb") as file:
+        return read(file)
+
+
+def _predicted(problem: Problem, plan: Plan, wanted: Microbatches) -> PipelineSchedule | None:
+    """Simulate the pipeline: a micro-batch costs its share; None without known costs."""
+    profile = problem.measured_profile
+    if not any(profile.op_types):
+        return None
+    small = Problem(with_batch(profile, 1 / wanted.number), problem.cluster)
+    return simulate_pipeline(small, plan, wanted.schedule, wanted.number, planned_rule(plan))
+
+
+def _seen(
+    problem: Problem,
+    plan: Plan,
+    wanted: Microbatches,
+    answers: Sequence[Message],
+    devices: str,
+) -> MeasuredRun:
+    predicted = _predicted(problem, plan, wanted)
+    first = answers[0].details
+    times_us = np.max([each.details["times_us"] for each in answers], axis=0)
+    step_us = float(np.median(times_us))
+    names = [each.name for each in problem.cluster.devices]
+    rows = []
+    for stage, at in enumerate(first["stage_devices"]):
+        own = answers[stage].details
+        row: dict[str, Any] = {
+            "device": names[at],
+            "busy_share": float(np.median(own["busy_us"])) / step_us,
+            "in_flight": own["in_flight"],
+            "peak_bytes": own["peak_bytes"],
+            "calls": first["calls"][stage],
+        }
+        if predicted is not None:
+            busy_us = sum(slot.finish_us - slot.start_us for slot in predicted.computing[at])
+            row["planned_in_flight"] = predicted.in_flight[at]
+            row["predicted_busy_share"] = busy_us / predicted.makespan_us
+            row["predicted_peak_bytes"] = int(predicted.peak_bytes[at])
+        rows.append(row)
+    unknown, n_ops = np.full(problem.profile.n_ops, np.nan), problem.profile.n_ops
+    return MeasuredRun(
+        profile=problem.profile,
+        plan=plan,
+        cluster=problem.cluster,
+        step_times_us=times_us,
+        op_time_us=unknown,
+        op_start_us=unknown,
+        op_finish_us=unknown,
+        op_device=np.full(n_ops, NOT_SEEN),
+        op_memory_bytes=np.zeros(n_ops, dtype=np.int64),
+        ops_checked=None,
+        ops_on_planned_device=None,
+        order_violations=None,
+        loss_difference=np.nan,
+        weights_difference=np.nan,
+        stock_step_time_us=np.nan,
+        predicted_step_time_us=np.nan if predicted is None else predicted.makespan_us,
+        modules_checked=sum(each.details["modules"] for each in answers),
+        modules_on_planned_device=sum(each.details["modules_in_place"] for each in answers),
+        facts={
+            "devices": devices,
+            "processes": len(answers),
+            "ordered": False,
+            "compared_steps": first["compared_steps"],
+            "seed": SEED,
+            "compiled": first["is_compiled"],
+            "torch": torch.__version__,
+            "pipeline": {
+                "schedule": wanted.schedule,
+                "microbatches": wanted.number,
+                "samples": first["samples"],
+                "shared_parameters": first["shared"],
+                "own_statistics": [],
+                "whole_difference": None,
+                "without_dropout": True,
+                "devices": rows,
+            },
+        },
+    )
+
+
+def _compared(run: MeasuredRun, answers: Sequence[Message], plain: Message) -> MeasuredRun:
+    """Compare losses with those of the plain script, and weights, of which each stage has its own.
+
+    Sums over micro-batches round differently from one over the batch.
+    """
+    theirs = plain.arrays
+
+    def together(group: str) -> dict[str, Any]:
+        return {k: v for each in answers for k, v in group_of(each.arrays, group).items()}
+
+    def same(group: str, ours: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in group_of(theirs, group).items() if name in ours}
+
+    weights, first = together(WEIGHTS), together(AFTER_FIRST)
+    ours = way_of(steps_of(answers[0].arrays), first)
+    other = way_of(steps_of(theirs), same(AFTER_FIRST, first))
+    times_us = np.array(plain.details["times_us"])
+    return replace(
+        run,
+        loss_difference=difference_of(group_of(answers[0].arrays, LOSS), group_of(theirs, LOSS)),
+        weights_difference=difference_of(weights, same(WEIGHTS, weights)),
+        first_step_difference=first_step_difference(ours, other),
+        stock_step_time_us=float(np.median(times_us)) if len(times_us) else np.nan,
+        facts={
+            **run.facts,
+            "stock_quartiles_us": quartiles_us(times_us),
+            "tolerance": FIVE_DIGITS,
+            "weights_compared": len(weights),
+        },
+    )

@@ -1,0 +1,216 @@
+"""Cut a tape into the stages of a pipeline, as modules that ``torch.distributed.pipelining`` takes.
+
+A stage has the calls of consecutive modules. What a later stage needs is passed on by all between.
+A call without a parameter, such as a sum in the root, begins no stage: it is where what it gets is.
+Calls that need no gradient and no parameter, such as those that make a mask, are done in each stage
+that needs them, since each process has the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from enplace.frameworks.torch.tape import Batch, Call, Kept, Made, PipelineRefusedError
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """A tape in stages.
+
+    Attributes
+    ----------
+    devices : sequence of int
+        Of each stage.
+    calls : sequence of sequence of Call
+        Of each stage, in their order.
+    passed : sequence of sequence of int
+        What each stage passes to the next one, by the numbers of the tape.
+    loss : int
+        The number of what the last one makes.
+    shared : sequence of (tensor, tuple of int)
+        The parameters that several stages read, and these.
+    """
+
+    devices: Sequence[int]
+    calls: Sequence[Sequence[Call]]
+    passed: Sequence[Sequence[int]]
+    loss: int
+    shared: Sequence[tuple[torch.nn.Parameter, tuple[int, ...]]]
+
+    def module(self, stage: int) -> StageModule:
+        """Return a stage."""
+        last = stage == len(self.devices) - 1
+        gets = self.passed[stage - 1] if stage else ()
+        gives = (self.loss,) if last else self.passed[stage]
+        return StageModule(self.calls[stage], gets, gives, is_last=last)
+
+
+def cut_tape(
+    calls: Sequence[Call], loss: int, device_of: Mapping[str, int], names: Sequence[str]
+) -> Cut:
+    """Cut a tape where the device of its modules changes.
+
+    Parameters
+    ----------
+    loss : int
+        Number of the loss.
+    device_of : mapping of str to int
+        The device of each module, by its path; others are where what they get comes from.
+    names : sequence of str
+        Of the devices, for messages.
+
+    Raises
+    ------
+    PipelineRefusedError
+        If the modules are no pipeline in this order.
+    """
+    maker = {number: at for at, call in enumerate(calls) for number in call.numbers}
+    free = _free_calls(calls, maker)
+    devices: list[int] = []
+    stage_of: dict[int, int] = {}
+    for at, call in enumerate(calls):
+        if at in free:
+            continue
+        before = [stage_of[maker[n]] for n in _made(call) if maker[n] in stage_of]
+        least = max(before, default=0)
+        device = device_around(call.module, device_of)
+        if device in devices[least:]:
+            stage_of[at] = devices.index(device, least)
+        elif device is None or not _parameters(call):
+            stage_of[at] = least
+        else:
+            stage_of[at] = _new_stage(device, least, devices, call, names)
+    last = stage_of.get(maker[loss], -1)
+    if len(devices) < 2:
+        raise PipelineRefusedError("the plan has the whole model on one device, so no stages")
+    if last != len(devices) - 1:
+        raise PipelineRefusedError(
+            f"the loss does not depend on what {names[devices[-1]]} computes last; no pipeline "
+            f"ends there"
+        )
+    return _cut(calls, loss, devices, stage_of, maker, free)
+
+
+def _made(call: Call) -> list[int]:
+    return [each.number for each in call.sources if isinstance(each, Made)]
+
+
+def _parameters(call: Call) -> list[torch.nn.Parameter]:
+    kept = (each.tensor for each in call.sources if isinstance(each, Kept))
+    return [each for each in kept if isinstance(each, torch.nn.Parameter)]
+
+
+def _free_calls(calls: Sequence[Call], maker: Mapping[int, int]) -> set[int]:
+    """Find the calls that any stage may do for itself."""
+    free: set[int] = set()
+    for at, call in enumerate(calls):
+        sources = [maker[number] for number in _made(call)]
+        if not call.needs_gradient and not _parameters(call) and all(s in free for s in sources):
+            free.add(at)
+    return free
+
+
+def device_around(path: str, device_of: Mapping[str, int]) -> int | None:
+    """Return the device of a module, or of the one around it; none of the root."""
+    while path and path not in device_of:
+        path = path.rpartition(".")[0]
+    return device_of.get(path) if path else None
+
+
+def _new_stage(
+    device: int, least: int, devices: list[int], call: Call, names: Sequence[str]
+) -> int:
+    """Begin a stage on a device that has none; return its number."""
+    if device in devices:
+        raise PipelineRefusedError(
+            f"'{call.module}' is on {names[device]} and needs what {names[devices[least]]} makes, "
+            f"which comes after the stage on {names[device]}: these are no stages; make a plan "
+            f"with --objective throughput"
+        )
+    devices.append(device)
+    return len(devices) - 1
+
+
+def _cut(
+    calls: Sequence[Call],
+    loss: int,
+    devices: Sequence[int],
+    stage_of: Mapping[int, int],
+    maker: Mapping[int, int],
+    free: set[int],
+) -> Cut:
+    n_stages = len(devices)
+    last_use: dict[int, int] = {}
+    for at, stage in stage_of.items():
+        for number in _made(calls[at]):
+            last_use[number] = max(last_use.get(number, 0), stage)
+    passed: list[list[int]] = [[] for _ in devices[1:]]
+    for number, until in sorted(last_use.items()):
+        if maker[number] in free:
+            continue
+        for stage in range(stage_of[maker[number]], until):
+            if not calls[maker[number]].needs_gradient:
+                raise PipelineRefusedError(
+                    f"'{calls[maker[number]].module}' gives the next stage a tensor without a "
+                    f"gradient, which PyTorch's pipelines do not send; keep both on one device"
+                )
+            passed[stage].append(number)
+    own = []
+    for stage in range(n_stages):
+        wanted = {at for at, on in stage_of.items() if on == stage}
+        waiting = [maker[n] for at in wanted for n in _made(calls[at])]
+        while waiting:
+            at = waiting.pop()
+            if at in free and at not in wanted:
+                wanted.add(at)
+                waiting += [maker[n] for n in _made(calls[at])]
+        own.append([calls[at] for at in sorted(wanted)])
+    users: dict[int, tuple[torch.nn.Parameter, set[int]]] = {}
+    for at, stage in stage_of.items():
+        for parameter in _parameters(calls[at]):
+            users.setdefault(id(parameter), (parameter, set()))[1].add(stage)
+    shared = [(p, tuple(sorted(on))) for p, on in users.values() if len(on) > 1]
+    return Cut(devices, own, passed, loss, shared)
+
+
+class StageModule(torch.nn.Module):
+    """A stage: gets what the one before it passes, and its own parts of the batch by name."""
+
+    def __init__(
+        self, calls: Sequence[Call], gets: Sequence[int], gives: Sequence[int], *, is_last: bool
+    ) -> None:
+        super().__init__()
+        self._calls, self._gets, self._gives, self._is_last = calls, gets, gives, is_last
+        sources = [each for call in calls for each in call.sources]
+        self.batch = sorted({each.number for each in sources if isinstance(each, Batch)})
+        found = {id(p): p for call in calls for p in _parameters(call)}
+        self.own = torch.nn.ParameterList(found.values())
+        changed = {
+            first.number
+            for call in calls
+            if call.changes is not None and isinstance(first := call.args[0], Made)
+        }
+        self._copied = [number in changed for number in gets]
+
+    def forward(
+        self, *received: torch.Tensor, **batch: torch.Tensor
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Make the calls of the stage on a micro-batch."""
+        known = {
+            number: each.clone() if copied else each
+            for number, each, copied in zip(self._gets, received, self._copied, strict=True)
+        }
+        own = {int(name.removeprefix(PART)): each for name, each in batch.items()}
+        for call in self._calls:
+            call.again(known, own)
+        given = tuple(known[number] for number in self._gives)
+        if self._is_last:
+            return given[0].reshape(1)  # results of micro-batches are put together by rows
+        return given[0] if len(given) == 1 else given
+
+
+PART = "part_"
+"""Begins the name of a part of the batch, as an argument of a stage."""

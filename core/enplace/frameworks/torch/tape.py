@@ -1,0 +1,346 @@
+"""Write down which functions of PyTorch a step calls on one micro-batch, to call them again.
+
+A script says neither what its stages are nor what its loss is. So its model is called with the
+first micro-batch of a batch, and its loss is taken of that; what either calls is the tape. Parts of
+it, each in a process of its own, are the stages of a pipeline (:mod:`.stages`). Whatever the script
+takes from outside of the tape is a part of the batch if it has a row for each sample, and else
+stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.overrides import TorchFunctionMode, _pop_mode_temporarily
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+
+from enplace.errors import PlanError
+
+_IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__i\w+__|__setitem__")
+_GIVES_NO_TENSOR = ("__set__", "backward", "requires_grad_", "retain_grad", "register_hook")
+_NEEDS_ROWS = ("batch_norm", "sync_batch_norm")
+
+
+class PipelineRefusedError(PlanError):
+    """A step cannot run as a pipeline; the line says why."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A tensor that an earlier call made."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A part of the batch: a tensor with a row for each sample."""
+
+    number: int
+
+
+@dataclass(eq=False)
+class Kept:
+    """A parameter or buffer, or another tensor that stays."""
+
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call on the tape.
+
+    Attributes
+    ----------
+    function : callable
+    name : str
+    args, kwargs
+        With :class:`Made`, :class:`Batch` or :class:`Kept` in place of tensors.
+    makes : tuple of (int, int)
+        The place of each tensor among the leaves of the result, and its number.
+    changes : int or None
+        The number that the first argument has from here on, if it is changed in place.
+    module : str
+        The path of the module that called; empty outside of the model, and in its root.
+    needs_gradient : bool
+        Whether a result does.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    args: Any
+    kwargs: Any
+    makes: tuple[tuple[int, int], ...]
+    changes: int | None
+    module: str
+    needs_gradient: bool
+
+    @property
+    def sources(self) -> list[Any]:
+        """What takes the place of tensors in the arguments."""
+        leaves = tree_leaves((self.args, self.kwargs))
+        return [each for each in leaves if isinstance(each, Made | Batch | Kept)]
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of all that it makes."""
+        made = [number for _, number in self.makes]
+        return made if self.changes is None else [*made, self.changes]
+
+    def again(self, known: dict[int, torch.Tensor], batch: Mapping[int, torch.Tensor]) -> None:
+        """Call the function with other tensors; adds what it makes to ``known``."""
+
+        def found(value: Any) -> Any:
+            if isinstance(value, Made):
+                return known[value.number]
+            if isinstance(value, Batch):
+                return batch[value.number]
+            return value.tensor if isinstance(value, Kept) else value
+
+        args, kwargs = tree_map(found, (self.args, self.kwargs))
+        leaves = tree_flatten(self.function(*args, **kwargs))[0] if self.makes else None
+        if leaves is None:
+            self.function(*args, **kwargs)
+        else:
+            known.update({number: leaves[at] for at, number in self.makes})
+        if self.changes is not None:
+            known[self.changes] = args[0]
+
+
+class Tape(TorchFunctionMode):
+    """What a model and its loss call on one micro-batch.
+
+    Attributes
+    ----------
+    calls : list of Call
+    batch : dict of int to tensor
+        The whole tensors of this step's batch, by their numbers.
+    """
+
+    def __init__(self, model: torch.nn.Module, samples: int, parts: int) -> None:
+        super().__init__()
+        if samples % parts:
+            raise PipelineRefusedError(
+                f"a batch of {samples} samples does not divide into {parts} micro-batches of one "
+                f"size; choose another number with --microbatches, or drop the last batch"
+            )
+        self.calls: list[Call] = []
+        self.batch: dict[int, torch.Tensor] = {}
+        self._samples, self._rows = samples, samples // parts
+        self._paths: list[str] = []
+        self._own = {id(each) for each in (*model.parameters(), *model.buffers())}
+        self._number_of: dict[int, int] = {}
+        self._batch_of: dict[int, int] = {}
+        self._held: list[Any] = []  # or else another tensor might get its number
+        self._n_made = self._n_forward = 0
+        self._in_model, self._turn = False, -1
+        self._out: Any = None
+        self._of_out: dict[int, int] = {}
+        self._stack = ExitStack()
+        for path, module in model.named_modules():
+            enter, leave = self._enter(path), self._leave
+            self._stack.callback(module.register_forward_pre_hook(enter).remove)
+            self._stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+
+    def call(self, usual: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call the model with the first micro-batch, on the tape; the tape goes on after that."""
+        args, kwargs = self._cut((args, kwargs))
+        inner = torch.autograd.Function.__dict__["apply"].__func__
+
+        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            """Note a function of autograd that people write as one call."""
+            with _pop_mode_temporarily():
+                called = self._cut((args, kwargs))
+                return self._noted(lambda *a, **k: inner(cls, *a, **k), cls.__name__, *called)
+
+        self._stack.enter_context(
+            patch.object(torch.autograd.Function, "apply", classmethod(apply))
+        )
+        self._stack.enter_context(self)
+        self._in_model = True
+        self._out = usual(*args, **kwargs)
+        self._in_model, self._n_forward = False, len(self.calls)
+        return self._out
+
+    def loss(self, tensor: torch.Tensor) -> int:
+        """End the tape, or a later step beside it, with the loss; return its number.
+
+        Raises
+        ------
+        PipelineRefusedError
+            If the loss is not from the tape.
+        """
+        self._stack.close()
+        number = self._number_of.get(id(tensor))
+        if number is None or tensor.numel() != 1:
+            raise PipelineRefusedError(
+                "the script goes backward from something that is no single loss of one call of its "
+                "model"
+            )
+        if self._turn < 0:
+            self._detach()
+        return number
+
+    def _detach(self) -> None:
+        """Let go of what the first step made; later ones get what the model gave, without it."""
+
+        def detached(value: Any) -> Any:
+            number = self._number_of.get(id(value)) if _is_tensor(value) else None
+            if number is None:
+                return value
+            made = value.detach().requires_grad_(value.requires_grad)
+            self._of_out[id(made)] = number
+            return made
+
+        self._out = tree_map(detached, self._out)
+        self._held.clear()
+
+    def call_again(self, args: Any, kwargs: Any) -> Any:
+        """Take a later step's batch; follow what becomes of the first one's result."""
+        self._turn, self._number_of = self._n_forward, dict(self._of_out)
+        self._batch_of.clear()
+        self.batch.clear()
+        self._held.clear()
+        self._cut((args, kwargs))
+        self._stack.enter_context(self)
+        return self._out
+
+    def _cut(self, values: Any) -> Any:
+        """Return values with the first rows of each tensor of the batch."""
+        return tree_map(lambda each: self._part(each) if self._is_batch(each) else each, values)
+
+    def _is_batch(self, value: Any) -> bool:
+        return (
+            _is_tensor(value)
+            and value.dim() > 0
+            and value.shape[0] == self._samples
+            and id(value) not in self._own
+            and id(value) not in self._number_of
+            and not self._is_part(value)
+        )
+
+    def _is_part(self, tensor: torch.Tensor) -> bool:
+        return self._rows == self._samples and id(tensor) in self._batch_of
+
+    def _part(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the first rows of a tensor of the batch, which has a number from here on."""
+        number = self._batch_of.get(id(tensor))
+        if number is None:
+            if self._in_model:
+                raise PipelineRefusedError(
+                    "the model takes a part of the batch from elsewhere than its arguments; pass it"
+                )
+            number = self._batch_of[id(tensor)] = len(self.batch)
+            self.batch[number] = tensor
+        part = tensor[: self._rows]
+        self._held += [tensor, part]
+        self._batch_of[id(part)] = number
+        return part
+
+    def _enter(self, path: str) -> Callable[..., None]:
+        return lambda module, args: self._paths.append(path)
+
+    def _leave(self, module: torch.nn.Module, args: Any, out: Any) -> None:
+        if self._paths:
+            self._paths.pop()
+
+    # Calls
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        args, kwargs = self._cut((args, kwargs or {}))
+        return self._noted(func, getattr(func, "__name__", ""), args, kwargs)
+
+    def _noted(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if name in _NEEDS_ROWS and _trains(args, kwargs):
+            raise PipelineRefusedError(
+                f"'{self._paths[-1] if self._paths else name}' normalises over the whole batch, "
+                f"and a micro-batch has other statistics; run this model without a pipeline"
+            )
+        sources = self._sources((args, kwargs))
+        changed = args[0] if _IN_PLACE.fullmatch(name) and args and _is_tensor(args[0]) else None
+        out = func(*args, **kwargs)
+        made = [(at, each) for at, each in enumerate(tree_leaves(out)) if _is_tensor(each)]
+        inner = any(map(_is_inner, tree_leaves((args, kwargs))))
+        if name in _GIVES_NO_TENSOR or inner or not (made or changed is not None):
+            return out
+        if self._turn >= 0:
+            self._follow(name, sources, made, changed)
+            return out
+        makes = tuple((at, self._new(each)) for at, each in made if each is not changed)
+        number = None if changed is None else self._new(changed)
+        needs = any(each.requires_grad for _, each in made) or _needs(changed)
+        module = self._paths[-1] if self._paths else ""
+        called = Call(func, name, sources[0], sources[1], makes, number, module, needs)
+        self.calls.append(called)
+        return out
+
+    def _sources(self, values: Any) -> Any:
+        """Return values with what stands for tensors."""
+
+        def one(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            if (number := self._number_of.get(id(value))) is not None:
+                return Made(number)
+            if (number := self._batch_of.get(id(value))) is not None:
+                return Batch(number)
+            self._held.append(value)
+            return Kept(value)
+
+        return tree_map(one, values)
+
+    def _new(self, tensor: torch.Tensor) -> int:
+        self._held.append(tensor)
+        number = self._number_of[id(tensor)] = self._n_made
+        self._n_made += 1
+        return number
+
+    def _follow(self, name: str, sources: Any, made: Any, changed: torch.Tensor | None) -> None:
+        """Follow a later step beside the tape: it takes other tensors from outside, no more."""
+        at, self._turn = self._turn, self._turn + 1
+        known = self.calls[at] if at < len(self.calls) else None
+        if known is None or known.name != name:
+            before = f"'{known.name}'" if known else "nothing more"
+            raise PipelineRefusedError(
+                f"a later step calls '{name}' where the first one called {before}; a pipeline does "
+                f"the same in each step"
+            )
+        for old, new in zip(
+            tree_leaves((known.args, known.kwargs)), tree_leaves(sources), strict=True
+        ):
+            if isinstance(old, Kept) and isinstance(new, Kept):
+                old.tensor = new.tensor
+        numbers = dict(known.makes)
+        found = [(numbers[place], each) for place, each in made if place in numbers]
+        if changed is not None and known.changes is not None:
+            found.append((known.changes, changed))
+        for number, tensor in found:
+            self._held.append(tensor)
+            self._number_of[id(tensor)] = number
+
+
+def _trains(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of batch normalisation takes the statistics of its batch."""
+    return bool(kwargs.get("training", args[5] if len(args) > 5 else False))
+
+
+def _needs(tensor: torch.Tensor | None) -> bool:
+    return tensor is not None and tensor.requires_grad
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not _is_inner(value)
+
+
+def _is_inner(value: Any) -> bool:
+    """Whether a value is a tensor of ``vmap``, which has no meaning outside of it."""
+    inner = torch._C._functorch.is_functorch_wrapped_tensor
+    return isinstance(value, torch.Tensor) and bool(inner(value))

@@ -1,0 +1,200 @@
+"""Tapes cut into stages, and pipelines of two processes; `make test-torch` runs them."""
+
+import time
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from enplace.errors import ClusterError, PlanError  # noqa: E402
+from enplace.frameworks.jobs import RunRequest, run_job  # noqa: E402
+from enplace.frameworks.microbatches import Microbatches  # noqa: E402
+from enplace.frameworks.source import source_of  # noqa: E402
+from enplace.frameworks.torch.measure import measured_profile  # noqa: E402
+from enplace.frameworks.torch.pipelines import check_pipeline, run_pipeline  # noqa: E402
+from enplace.frameworks.torch.run import run_plain  # noqa: E402
+from enplace.frameworks.torch.scripts import record_script  # noqa: E402
+from enplace.frameworks.torch.stages import PART, cut_tape  # noqa: E402
+from enplace.frameworks.torch.tape import PipelineRefusedError, Tape  # noqa: E402
+from enplace.processes.worker import WorkerError, ignore  # noqa: E402
+from enplace.readers.clusters import presets  # noqa: E402
+from enplace.values.measurement import Measurement  # noqa: E402
+from enplace.values.plan import Plan, follow_graph  # noqa: E402
+from enplace.values.problem import Problem  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Tied(nn.Module):
+    """An embedding that is the head, too, and that goes past a layer as a skip."""
+
+    def __init__(self):
+        super().__init__()
+        self.emb = nn.Embedding(16, 8)
+        self.one, self.two = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.head = nn.Linear(8, 16, bias=False)
+        self.head.weight = self.emb.weight
+
+    def forward(self, x):
+        e = self.emb(x)
+        h = torch.relu_(self.two(torch.tanh(self.one(e))))
+        mask = torch.arange(x.shape[1]) >= 0
+        return self.head(torch.where(mask[None, :, None], h + e, 0.0))
+
+
+def taped(model, x, y, parts=2):
+    tape = Tape(model, len(x), parts)
+    try:
+        out = tape.call(model, (x,), {})
+        return tape, tape.loss(nn.functional.cross_entropy(out.flatten(0, 1), y.flatten()))
+    finally:
+        tape._stack.close()
+
+
+def batch(rows=4):
+    made = torch.Generator().manual_seed(rows)
+    return [torch.randint(0, 16, (rows, 3), generator=made) for _ in range(2)]
+
+
+def test_stages_of_a_tape_make_the_loss_of_the_whole_model():
+    model, (x, y) = Tied(), batch()
+    tape, loss = taped(model, x, y)
+    cut = cut_tape(tape.calls, loss, {"emb": 0, "one": 0, "two": 1, "head": 2}, "abc")
+    assert [*cut.devices] == [0, 1, 2]
+    assert [len(passed) for passed in cut.passed] == [2, 1]  # the skip, too
+    assert [(p is model.emb.weight, on) for p, on in cut.shared] == [(True, (0, 2))]
+    stages = [cut.module(number) for number in range(3)]
+    losses = []
+    for part in (slice(0, 2), slice(2, 4)):
+        given = ()
+        for stage in stages:
+            own = {f"{PART}{n}": tape.batch[n][part] for n in stage.batch}
+            out = stage(*given, **own)
+            given = out if isinstance(out, tuple) else (out,)
+        losses.append(given[0])
+    torch.stack(losses).mean().backward()
+    gradient = model.emb.weight.grad.clone()
+    model.zero_grad()
+    whole = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+    whole.backward()
+    assert torch.stack(losses).mean().item() == pytest.approx(whole.item(), rel=1e-6)
+    assert torch.allclose(gradient, model.emb.weight.grad, atol=1e-6)
+
+
+def test_a_later_step_gives_its_own_batch_and_must_be_the_same():
+    model, (x, y) = Tied(), batch()
+    tape, loss = taped(model, x, y)
+    other = [each.flip(0) for each in (x, y)]
+    out = tape.call_again((other[0],), {})
+    again = nn.functional.cross_entropy(out.flatten(0, 1), other[1].flatten())
+    assert tape.loss(again) == loss
+    assert torch.equal(tape.batch[0], other[0])
+    assert any(torch.equal(each, other[1]) for each in tape.batch.values())
+    out = tape.call_again((x,), {})
+    try:
+        with pytest.raises(PipelineRefusedError, match="a later step calls 'log_softmax'"):
+            out.log_softmax(-1)
+    finally:
+        tape._stack.close()
+
+
+def test_what_is_no_pipeline_is_refused_in_a_line():
+    model, (x, y) = Tied(), batch()
+    with pytest.raises(PipelineRefusedError, match="4 samples does not divide into 3"):
+        Tape(model, 4, 3)
+    tape, loss = taped(model, x, y)
+    with pytest.raises(PipelineRefusedError, match="'head' is on a and needs what b makes"):
+        cut_tape(tape.calls, loss, {"emb": 0, "one": 0, "two": 1, "head": 0}, "ab")
+    with pytest.raises(PipelineRefusedError, match="the whole model on one device"):
+        cut_tape(tape.calls, loss, dict.fromkeys(("emb", "one", "two", "head"), 0), "ab")
+    with pytest.raises(PipelineRefusedError, match="normalises over the whole batch"):
+        taped(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), torch.randn(4, 3), y)
+
+
+SCRIPT = """
+import os, sys
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb = nn.Embedding(16, 8)
+        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+        self.drop, self.head = nn.Dropout(0.5), nn.Linear(8, 16, bias=False)
+        self.head.weight = self.emb.weight
+
+    def forward(self, x):
+        x = self.emb(x)
+        for layer in self.layers:
+            x = x + self.drop(torch.tanh(layer(x)))
+        return self.head(x)
+
+model = Model()
+optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+for step in range(12):
+    x, y = torch.randint(0, 16, (8, 5)), torch.randint(0, 16, (8, 5))
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    optimizer.step()
+    if "die" in sys.argv and step == 4 and os.environ.get("RANK") == "1":
+        os.kill(os.getpid(), 9)
+"""
+
+
+def pipeline(tmp_path, schedule="1f1b", *words):
+    """Profile the script, put its first half on one device, and make the job of a pipeline."""
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    source = source_of(str(path), arguments=words, framework_name="torch")
+    found = record_script(source, 1, 0, ignore)
+    profile = measured_profile("model", found.step, found.timing, Measurement(framework="torch"))
+    problem = Problem(profile, presets()["cpu-2"])
+    second = ("layers_1", "layers_2", "head", "CrossEntropyLoss", "loss")
+    device = np.array([int(any(s in name for s in second)) for name in profile.op_names])
+    plan = Plan(device, follow_graph(profile, np.arange(profile.n_ops)), method="test")
+    wishes = {"pipeline": schedule, "microbatches": 4}
+    job = run_job(RunRequest(source, "cpu:2", 4, wishes), problem, plan)
+    return source, problem, plan, Microbatches(schedule, 4), job
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_a_pipeline_of_two_processes_trains_like_the_script(tmp_path, schedule):
+    source, problem, plan, wanted, (profile, job) = pipeline(tmp_path, schedule)
+    plain = run_plain(source, 4, ignore, drops_out=False)
+    run = run_pipeline(problem, plan, wanted, job, profile, plain, ignore)
+    assert run.first_step_difference < 1e-5
+    assert run.loss_difference < 1e-4
+    assert run.weights_difference < 1e-3
+    assert run.facts["weights_compared"] == 7  # one of them shared
+    assert run.as_planned
+    assert run.pipeline["shared_parameters"] == 1
+    assert [row["device"] for row in run.pipeline["devices"]] == ["CPU:0", "CPU:1"]
+    in_flight = [row["in_flight"] for row in run.pipeline["devices"]]
+    assert in_flight == ([2, 1] if schedule == "1f1b" else [4, 4])
+    for row in run.pipeline["devices"]:
+        assert 0 < row["peak_bytes"] < 2 * row["predicted_peak_bytes"]
+
+
+def test_where_a_process_dies_the_others_end_and_a_line_says_so(tmp_path):
+    _, problem, plan, wanted, (profile, job) = pipeline(tmp_path, "1f1b", "die")
+    begun = time.monotonic()
+    with pytest.raises(WorkerError, match="process 1 of the pipeline ended without a result"):
+        run_pipeline(problem, plan, wanted, job, profile, None, ignore)
+    assert time.monotonic() - begun < 300
+
+
+def test_pipelines_that_cannot_run_are_refused_before_anything_runs(tmp_path):
+    _, problem, plan, wanted, _ = pipeline(tmp_path)
+    with pytest.raises(PlanError, match="as gpipe, 1f1b"):
+        check_pipeline(problem, plan, Microbatches("interleaved", 4), "cpu:2")
+    with pytest.raises(ClusterError, match="a pipeline has a process for each; there are 1"):
+        check_pipeline(problem, plan, wanted, "cpu:1")
