@@ -8,7 +8,7 @@ from statistics import median
 from time import perf_counter
 
 from benchmarks.report import Report, publish
-from enplace.serving.answer import plan_serving
+from enplace.serving.answer import find_serving
 from enplace.serving.costs import Costs, Wanted
 from enplace.serving.decoder import Decoder, make_decoder
 from enplace.serving.machine import Machine, make_machine
@@ -171,7 +171,7 @@ def _quantised(decoder: Decoder, n_bytes: float) -> Decoder:
 def _mixes(mixes: Sequence[tuple[str, str, int]]) -> Iterator[list[str]]:
     for model, cards, requests in mixes:
         started = perf_counter()
-        found = plan_serving(model, cards, 4096, requests)
+        found = find_serving(model, cards, 4096, requests)
         spent_s = perf_counter() - started
         counts = " ".join(f"{share.n_layers}" for share in found.served.split)
         others = [

@@ -287,7 +287,7 @@ def clusters() -> Iterator[str]:
         (code(each.name), each.title, each.description, code(each.cluster)) for each in samples()
     )
     yield "## Cards"
-    yield "What `serve` knows of a card by its name, which is also the `model` of a device:"
+    yield "What `plan-serving` knows of a card by its name, which is also the `model` of a device:"
     rows = (
         (code(name), each.title, size(each.memory_bytes), rate(each.bytes_per_us * 1e6))
         for name, each in GPUS.items()

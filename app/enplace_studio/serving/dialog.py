@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 )
 
 from enplace.errors import DoesNotFitError, EnplaceError
-from enplace.serving.answer import PROGRAMS, Serving, plan_serving
+from enplace.serving.answer import PROGRAMS, Serving, find_serving
 from enplace.serving.decoder import CACHES
 from enplace.serving.machine import CARDS
 from enplace.serving.search import LATENCY_PER_TOKEN, TOKENS_PER_SECOND
@@ -179,7 +179,7 @@ class ServingDialog(QDialog):
         objective, cache = self.objective.currentData(), self.cache.currentText()
 
         def work() -> Serving:
-            found = plan_serving(model, cards, context, requests, objective, cache=cache)
+            found = find_serving(model, cards, context, requests, objective, cache=cache)
             assert found.pasted()  # which is computed here, in the thread
             return found
 

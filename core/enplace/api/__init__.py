@@ -41,7 +41,7 @@ from enplace.placers import place as run_placer
 from enplace.readers.clusters import ClusterChoice, cluster_from, presets
 from enplace.readers.samples import Sample
 from enplace.readers.samples import samples as bundled_samples
-from enplace.serving.answer import Serving, plan_serving
+from enplace.serving.answer import Serving, find_serving
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, Problem, split_problem
@@ -66,12 +66,12 @@ __all__ = [
     "from_networkx",
     "methods",
     "place",
+    "plan_serving",
     "read",
     "read_cluster",
     "read_onnx",
     "read_plan",
     "samples",
-    "serve",
     "simulate",
     "to_networkx",
     "write",
@@ -453,7 +453,7 @@ def read_plan(
 
 
 @checked
-def serve(
+def plan_serving(
     model: PathLike,
     cluster: ClusterChoice,
     *,
@@ -499,10 +499,10 @@ def serve(
 
     Examples
     --------
-    >>> found = ep.serve("llama-3-70b-fp8", "rtx-4090,3*rtx-a5000,rtx-3060", requests=8)
+    >>> found = ep.plan_serving("llama-3-70b-fp8", "rtx-4090,3*rtx-a5000,rtx-3060", requests=8)
     >>> print(found.commands["vLLM"])
     """
-    return plan_serving(model, cluster, context, requests, objective, reserve, cache)
+    return find_serving(model, cluster, context, requests, objective, reserve, cache)
 
 
 def _options(

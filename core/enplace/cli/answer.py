@@ -54,7 +54,15 @@ def cli(context: click.Context) -> None:
 def command(
     name: str, cls: type[click.Command] = click.Command
 ) -> Callable[[Callable[..., Answer]], click.Command]:
-    """Make a command with ``--json`` of a function that returns an :class:`Answer`."""
+    """Make a command with ``--json`` of a function that returns an :class:`Answer`.
+
+    Raises
+    ------
+    ValueError
+        If another command has the name; the message is for the developer.
+    """
+    if name in cli.commands:
+        raise ValueError(f"command '{name}': another one has this name; choose another")
 
     def register(answer: Callable[..., Answer]) -> click.Command:
         @cli.command(name, cls=cls)

@@ -1,4 +1,4 @@
-"""``serve``."""
+"""``plan-serving``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from enplace.cli.outputs import PLAN, PROFILE, check_outputs, force_option, keep
 from enplace.cli.progress import compiling_bar
 
 
-@command("serve")
+@command("plan-serving")
 @click.argument("model", type=FILE)
 @click.option(
     "--cluster",
@@ -68,7 +68,7 @@ from enplace.cli.progress import compiling_bar
 )
 @force_option
 @compiling_bar()
-def serve(
+def plan_serving(
     model: str,
     cluster: str,
     tokens: str | None,
@@ -87,10 +87,10 @@ def serve(
 
     All times are estimated. Exit status 1 if the model does not fit.
     """
-    from enplace.serving.answer import plan_serving
+    from enplace.serving.answer import find_serving
 
     check_outputs([(PROFILE, output), (PLAN, plan_file)], model, cluster, force=force)
-    found = plan_serving(model, cluster, tokens, requests, objective, reserve, cache)
+    found = find_serving(model, cluster, tokens, requests, objective, reserve, cache)
     keep_replaced(output, plan_file)
     found.write(output, plan_file)
     named = " and ".join(filter(None, (output, plan_file)))

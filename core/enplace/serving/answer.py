@@ -337,7 +337,7 @@ def _figures(served: Served) -> dict[str, Any]:
     }
 
 
-def plan_serving(
+def find_serving(
     model: str | os.PathLike[str],
     cluster: ClusterChoice,
     context: int | str | None = None,
@@ -346,7 +346,7 @@ def plan_serving(
     reserve: str = "",
     cache: str = "16-bit",
 ) -> Serving:
-    """Find how to serve a model; see :func:`enplace.serve`.
+    """Find how to serve a model; see :func:`enplace.plan_serving`.
 
     Raises
     ------

@@ -22,7 +22,7 @@ from enplace.values.problem import Problem
 from enplace.values.profile import Profile, make_profile
 from enplace.values.result import Result
 
-METHOD, PARAMETERS = "serve", "parameters"
+METHOD, PARAMETERS = "plan-serving", "parameters"
 FIRST, LAST = "embedding", "head"
 
 

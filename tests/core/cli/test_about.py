@@ -140,7 +140,7 @@ def test_the_bash_script_is_valid(enplace):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("enplace pl", {"place"}),
+        ("enplace pl", {"place", "plan-serving"}),
         ("enplace place x --cluster pes", {"pesto"}),
         ("enplace place x --cluster from", {"from-file"}),
         ("enplace clusters celer", {"celeritas"}),

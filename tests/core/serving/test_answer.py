@@ -4,6 +4,7 @@ import pytest
 from tests.core.cli.conftest import enplace  # noqa: F401
 
 import enplace as ep
+from enplace.cli.answer import command
 from enplace.errors import DoesNotFitError, EnplaceError
 from enplace.files.json_text import parse_json
 from weight_files import write_folder, write_gguf
@@ -13,7 +14,7 @@ MIXED = "rtx-4090,3*rtx-a5000,rtx-3060:12GiB"
 
 @pytest.fixture(scope="module")
 def mixed():
-    return ep.serve("llama-3-70b-fp8", MIXED, context="4k", requests=8)
+    return ep.plan_serving("llama-3-70b-fp8", MIXED, context="4k", requests=8)
 
 
 def test_figures_are_those_of_the_document_and_the_text(mixed):
@@ -31,12 +32,12 @@ def test_figures_are_those_of_the_document_and_the_text(mixed):
 
 
 def test_what_the_slowest_card_gains_is_a_row():
-    found = ep.serve("llama-3.1-8b", "rtx-4090,rtx-3060", requests=4)
+    found = ep.plan_serving("llama-3.1-8b", "rtx-4090,rtx-3060", requests=4)
     without = found.others["without RTX 3060"]
     assert [found.machine.cluster.devices[each.device].model for each in without.split] == [
         "rtx-4090"
     ]
-    assert "without RTX 3060" not in ep.serve("llama-3.1-8b", "2*rtx-3060").others
+    assert "without RTX 3060" not in ep.plan_serving("llama-3.1-8b", "2*rtx-3060").others
 
 
 def test_each_program_gets_its_own_words(mixed):
@@ -70,8 +71,10 @@ def test_a_served_token_is_a_plan_that_is_simulated_alike(tmp_path, mixed):
 
 
 def test_a_short_cache_takes_half_and_each_program_is_told():
-    usual = ep.serve("llama-3.1-8b", "2*rtx-3060", context="longest", requests=4)
-    short = ep.serve("llama-3.1-8b", "2*rtx-3060", context="longest", requests=4, cache="8-bit")
+    usual = ep.plan_serving("llama-3.1-8b", "2*rtx-3060", context="longest", requests=4)
+    short = ep.plan_serving(
+        "llama-3.1-8b", "2*rtx-3060", context="longest", requests=4, cache="8-bit"
+    )
     ratio = short.longest_context / usual.longest_context
     assert ratio == pytest.approx(32 / 17, rel=0.01)
     assert "--kv-cache-dtype fp8" in short.commands["vLLM"]
@@ -81,17 +84,17 @@ def test_a_short_cache_takes_half_and_each_program_is_told():
 
 def test_the_longest_context_and_the_most_requests_fit_and_no_more():
     cards = "rtx-3060,rtx-4070"
-    found = ep.serve("llama-3.1-8b", cards, context="longest", requests=4)
+    found = ep.plan_serving("llama-3.1-8b", cards, context="longest", requests=4)
     wanted = found.served.costs.wanted
     assert wanted.context == found.longest_context
     with pytest.raises(DoesNotFitError, match=f"at most {wanted.context:,} tokens"):
-        ep.serve("llama-3.1-8b", cards, context=wanted.context + 1, requests=4)
-    found = ep.serve("llama-3.1-8b", cards, context=4096, requests="most")
+        ep.plan_serving("llama-3.1-8b", cards, context=wanted.context + 1, requests=4)
+    found = ep.plan_serving("llama-3.1-8b", cards, context=4096, requests="most")
     assert found.served.costs.wanted.requests == found.most_requests > 1
 
 
 def test_the_host_is_the_last_resort_and_the_answer_says_so():
-    found = ep.serve("llama-3-70b", "2*rtx-4090,cpu:64GiB", context=1024)
+    found = ep.plan_serving("llama-3-70b", "2*rtx-4090,cpu:64GiB", context=1024)
     assert found.devices[0]["label"] == "CPU 0"
     assert found.longest_context == 0
     assert "which is slow" in found.notes[0]
@@ -102,7 +105,7 @@ def test_the_host_is_the_last_resort_and_the_answer_says_so():
 
 
 def test_a_gguf_file_needs_no_modules(tmp_path):
-    found = ep.serve(write_gguf(tmp_path / "m.gguf"), "2*t4", context=100)
+    found = ep.plan_serving(write_gguf(tmp_path / "m.gguf"), "2*t4", context=100)
     assert "accelerate" not in found.commands
     assert "accelerate: no, a GGUF file names no modules." in found.pasted()
 
@@ -111,7 +114,7 @@ def test_tied_weights_stay_on_one_card_for_accelerate(tmp_path):
     from weight_files import llama_shapes
 
     folder = write_folder(tmp_path / "m", shapes=llama_shapes(head=False))
-    device_map = json.loads(ep.serve(folder, "2*t4", context=100).commands["accelerate"])
+    device_map = json.loads(ep.plan_serving(folder, "2*t4", context=100).commands["accelerate"])
     assert device_map["lm_head"] == device_map["model.embed_tokens"]
 
 
@@ -130,26 +133,31 @@ def test_tied_weights_stay_on_one_card_for_accelerate(tmp_path):
 )
 def test_bad_wishes_are_one_line(given, line):
     with pytest.raises(EnplaceError, match=line):
-        ep.serve("llama-3.1-8b", **{"cluster": "h100", **given})
+        ep.plan_serving("llama-3.1-8b", **{"cluster": "h100", **given})
 
 
 def test_the_command_answers_and_writes_files(enplace, tmp_path):  # noqa: F811
     profile, plan = tmp_path / "p.enplace", tmp_path / "plan.json"
-    ask = ("serve", "llama-3.1-8b", "--cluster", "2*rtx-3060", "--requests", "2")
+    ask = ("plan-serving", "llama-3.1-8b", "--cluster", "2*rtx-3060", "--requests", "2")
     done = enplace(*ask, "--context", "2k", "-o", profile, "--plan", plan, "--json")
     assert done.status == 0
     assert done.document["placement_file"] == f"{plan}"
     assert done.document["estimated"] is True
-    assert parse_json(plan.read_bytes())["method"] == "serve"
+    assert parse_json(plan.read_bytes())["method"] == "plan-serving"
     assert enplace("simulate", profile, plan).status == 0
     assert "VLLM_PP_LAYER_PARTITION=17,15" in enplace(*ask, "--context", "2k").out
 
 
 def test_the_command_says_no_or_refuses_in_one_line(enplace, tmp_path):  # noqa: F811
-    done = enplace("serve", "llama-3-70b", "--cluster", "h100")
+    done = enplace("plan-serving", "llama-3-70b", "--cluster", "h100")
     assert done.status == 1
     assert done.err.count("\n") == 1
     (tmp_path / "m.gguf").write_bytes(b"GGUF\3\0")
-    done = enplace("serve", tmp_path / "m.gguf", "--cluster", "h100")
+    done = enplace("plan-serving", tmp_path / "m.gguf", "--cluster", "h100")
     assert done.status == 2
     assert done.err.startswith(f"enplace: {tmp_path / 'm.gguf'}: byte 4: ")
+
+
+def test_no_command_replaces_another():
+    with pytest.raises(ValueError, match="command 'serve': another one has this name"):
+        command("serve")
