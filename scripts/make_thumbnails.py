@@ -9,6 +9,7 @@ import numpy as np
 
 from enplace.names.groups import group_ops
 from enplace.pictures.graph_layout import CARD_H, grid
+from enplace.pictures.palette import colour_numbers
 from enplace.placers import place
 from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
@@ -45,7 +46,8 @@ def thumbnail_of(sample: Sample) -> dict[str, object]:
         placed.width / (right - left),
         np.full(grouping.n_groups, CARD_H / (bottom - top)),
     ])  # fmt: skip
-    rounded = np.vstack([np.round(SIDE * boxes), work.argmax(axis=1)]).astype(int)
+    colours = np.array(colour_numbers(problem.cluster))[work.argmax(axis=1)]
+    rounded = np.vstack([np.round(SIDE * boxes), colours]).astype(int)
     return {
         "ops": profile.n_ops,
         "one_gpu_bytes": one_device_peak_bytes(problem),

@@ -6,6 +6,7 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QFont, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
+from enplace.pictures.palette import colour_numbers
 from enplace.values.cluster import Cluster
 from enplace_studio.explain.cluster_facts import Drawing, Spot, draw_topology
 from enplace_studio.widgets.theme import blend, theme
@@ -20,13 +21,14 @@ class TopologyView(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._drawing = Drawing()
+        self._drawing, self._colours = Drawing(), list[int]()
         self.setAccessibleName("Topology")
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
 
     def show_cluster(self, cluster: Cluster | None) -> None:
         """Draw this cluster."""
         self._drawing = Drawing() if cluster is None else draw_topology(cluster)
+        self._colours = [] if cluster is None else colour_numbers(cluster)
         self.update()
 
     def sizeHint(self) -> QSize:
@@ -63,7 +65,7 @@ class TopologyView(QWidget):
         side = NODE * theme.scale
         box = QRectF(0, 0, side, side)
         box.moveCenter(self._at(spot))
-        color = theme.device_color(device)
+        color = theme.device_color(self._colours[device])
         painter.setPen(QPen(color, 1.5 * theme.scale))
         painter.setBrush(blend(color, theme.tokens.panel, 0.25))
         painter.drawRoundedRect(box, 5, 5)

@@ -62,7 +62,7 @@ class LinkPlot(Plot):
     def curves_now(self) -> list[PlotCurve]:
         found = []
         for fit in self._fits:
-            color = theme.device_color(fit.device)
+            color = theme.device_color(fit.colour)
             sizes = np.geomspace(fit.size_bytes.min(), fit.size_bytes.max(), 60)
             times = np.maximum(fit.b0_us + fit.b1_us_per_byte * sizes, 1e-3)
             dot = Mark(0, 3.0, edge=theme.tokens.panel, fill=color)

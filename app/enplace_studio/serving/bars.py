@@ -28,8 +28,8 @@ class CardBar(TipWidget):
     ----------
     held : mapping
         One of the devices of :class:`~enplace.serving.answer.Serving`.
-    device : int
-        Its number, which decides its colour.
+    colour : int
+        The number of its colour.
     most_bytes : int
         What a bar of full width would hold: the largest memory of all devices.
     """
@@ -37,12 +37,12 @@ class CardBar(TipWidget):
     def __init__(
         self,
         held: Mapping[str, Any],
-        device: int,
+        colour: int,
         most_bytes: int,
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
-        self._held, self._device, self._most_bytes = held, device, most_bytes
+        self._held, self._colour, self._most_bytes = held, colour, most_bytes
         self.setAccessibleName(f"{self.title}: {self.verdict}")
         theme.changed.connect(self.update)
 
@@ -100,7 +100,7 @@ class CardBar(TipWidget):
 
     def _paint_bar(self, painter: QPainter) -> None:
         tokens, held = theme.tokens, self._held
-        own = theme.device_color(self._device)
+        own = theme.device_color(self._colour)
         top, high = (TEXT_PX + GAP_PX) * theme.scale, BAR_PX * theme.scale
         across = self.width() / max(self._most_bytes, 1)
         whole = held["capacity_bytes"] * across

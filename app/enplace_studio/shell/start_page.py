@@ -159,7 +159,7 @@ class _Picture(QWidget):
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
             painter.setPen(Qt.PenStyle.NoPen)
             across, down = self.width() / 1000, self.height() / 1000
-            for left, top, width, height, device in self._boxes:
-                painter.setBrush(theme.device_color(device))
+            for left, top, width, height, colour in self._boxes:
+                painter.setBrush(theme.device_color(colour))
                 box = QRectF(left * across, top * down, width * across, height * down)
                 painter.drawRoundedRect(box, 2, 2)

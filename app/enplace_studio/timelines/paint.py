@@ -51,11 +51,11 @@ def rgb(color: QColor) -> FloatArray:
     return np.array([color.red(), color.green(), color.blue()], dtype=np.float64)
 
 
-def shades(device: int, second: float = SECOND_SHADE) -> tuple[QColor, QColor]:
-    """Return a row's two shades: the device's colour and a paler one; neutral for transfers."""
-    if device < 0:
+def shades(colour: int, second: float = SECOND_SHADE) -> tuple[QColor, QColor]:
+    """Return a row's two shades: a device's colour and a paler one; for −1, neutral ones."""
+    if colour < 0:
         return theme.tokens.dim, theme.tokens.dim
-    color = theme.device_color(device)
+    color = theme.device_color(colour)
     ground = theme.tokens.bg if theme.dark else QColor("white")
     return color, blend(color, ground, second)
 

@@ -12,6 +12,7 @@ from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPen
 
 from enplace.names.groups import Grouping
 from enplace.pictures.busy import BusyCurve
+from enplace.pictures.palette import colour_numbers
 from enplace.pictures.tracks import PathTrace
 from enplace.text import ms
 from enplace.values.profile import FloatArray
@@ -98,7 +99,8 @@ class Picture:
             paint.draw_ghost(painter, self.ghosts[row.device], ghost, edges_us)
         chosen = self.selected.get(index)
         dimmed = self.dims and bool(self.selected) and row.is_device
-        shades = paint.shades(row.device, self.second)
+        colours = colour_numbers(self.schedule.problem.cluster)
+        shades = paint.shades(colours[row.device] if row.is_device else -1, self.second)
         paint.draw_row(painter, row, area, edges_us, shades, chosen, dimmed)
         if chosen:
             strips = [QRectF(area.left(), area.bottom(), area.width(), 2)]

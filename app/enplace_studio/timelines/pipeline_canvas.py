@@ -30,6 +30,7 @@ from enplace.machine.pipelines.pipeline import (
     Slot,
     planned_rule,
 )
+from enplace.pictures.palette import colour_numbers
 from enplace.text import count, ms, percent, size
 from enplace.values.cluster import Device
 from enplace.values.device_names import device_label
@@ -204,6 +205,11 @@ class PipelineCanvas(TimeCanvas):
             painter.setPen(QPen(tokens.line, 1))
             painter.drawLine(QPointF(x, 0), QPointF(x, self.row(self._rows[-1]).bottom()))
 
+    def _shade(self, device: int, strength: float) -> QColor:
+        assert self.schedule is not None
+        number = colour_numbers(self.schedule.problem.cluster)[device]
+        return blend(theme.device_color(number), theme.tokens.panel, strength)
+
     def _paint_memory(self, painter: QPainter, device: int) -> None:
         """Paint what a device holds over time, relative to the fullest; red above its capacity."""
         assert self.pipeline is not None
@@ -213,7 +219,7 @@ class PipelineCanvas(TimeCanvas):
         most = max(self._most_bytes, int(self.pipeline.peak_bytes[self._rows].max()))
         height = row.height() * MEMORY_SHARE - 1
         ends_us = [*curve.time_us[1:].tolist(), self.pipeline.makespan_us]
-        color = _shade(device, 0.5)
+        color = self._shade(device, 0.5)
         for begin_us, end_us, held in zip(
             curve.time_us.tolist(), ends_us, curve.bytes.tolist(), strict=True
         ):
@@ -236,7 +242,7 @@ class PipelineCanvas(TimeCanvas):
         for part in (COMPUTE, IN, OUT):
             width = float(parts_us[part]) / most_us * bars_px
             bar = QRectF(left, lane.center().y() - 5, width, 10)
-            painter.fillRect(bar, _shade(device, PART_STRENGTHS[part]))
+            painter.fillRect(bar, self._shade(device, PART_STRENGTHS[part]))
             left += width
         where = QRectF(area.right() + bars_px, lane.top(), text_px, lane.height())
         draw_text(painter, where, text, font, tokens.dim, RIGHT)
@@ -246,7 +252,7 @@ class PipelineCanvas(TimeCanvas):
         if slot.part != COMPUTE:
             painter.fillRect(box, theme.tokens.dim)
             return
-        color = theme.device_color(slot.device)
+        color = self._shade(slot.device, 1.0)
         if self._sample not in (None, slot.microbatch):
             color = blend(color, theme.tokens.lane, OTHERS)
         inside = box.adjusted(0, 0, -1 if box.width() > 3 else 0, 0)
@@ -385,10 +391,6 @@ def sample_color(number: int) -> QColor:
     """Return the colour of a sample."""
     hue = number * GOLDEN_ANGLE % 360 / 360
     return QColor.fromHslF(hue, 0.85, 0.35 if theme.tokens.panel.lightness() > 127 else 0.72)
-
-
-def _shade(device: int, strength: float) -> QColor:
-    return blend(theme.device_color(device), theme.tokens.panel, strength)
 
 
 def further_stages(found: PipelineSchedule) -> list[int]:

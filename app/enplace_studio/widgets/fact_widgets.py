@@ -37,7 +37,7 @@ class Line(PaintedButton):
 
     Long texts are elided in the middle; ``elide`` sets another place for the name. A name ``among``
     others leaves out what they share first; all of them leave room for the ``usual`` value. With a
-    ``device``, a bar has its colour, so ``where``, the words for it after the name, are left out
+    ``colour`` of devices, a bar has it, so ``where``, the words for it after the name, are left out
     before anything else.
     """
 
@@ -50,13 +50,13 @@ class Line(PaintedButton):
         elide: Qt.TextElideMode = Qt.TextElideMode.ElideMiddle,
         can_click: bool = False,
         among: Sequence[str] = (),
-        device: int | None = None,
+        colour: int | None = None,
         where: str = "",
         usual: str = "",
     ) -> None:
         super().__init__(parent, can_click=can_click)
         self._name, self.left, self._usual = left, f"{left}{where}", usual
-        self._elide, self._among, self._device = elide, among, device
+        self._elide, self._among, self._colour = elide, among, colour
         self.set_right(right, tip or f"{self.left}: {right}")
 
     def set_right(self, right: str, tip: str) -> None:
@@ -82,8 +82,8 @@ class Line(PaintedButton):
     def paint(self, painter: QPainter) -> None:
         area, font = QRectF(self.rect()), theme.font(12)
         self.paint_hover(painter)
-        if self._device is not None:
-            self._paint_bar(painter, self._device, area)
+        if self._colour is not None:
+            self._paint_bar(painter, self._colour, area)
         if self._among:  # those without a device are in line with the others
             area.setLeft(area.left() + 10)
         metrics = QFontMetricsF(font)
@@ -96,8 +96,8 @@ class Line(PaintedButton):
         draw_text(painter, area, left, font, theme.tokens.text)
 
     @staticmethod
-    def _paint_bar(painter: QPainter, device: int, area: QRectF) -> None:
-        color = theme.device_color(device)
+    def _paint_bar(painter: QPainter, colour: int, area: QRectF) -> None:
+        color = theme.device_color(colour)
         bar = QRectF(area.left(), area.top() + 3, 4, area.height() - 6)
         painter.fillRect(bar, color)
         paint_notches(painter, bar, theme.tokens.panel, theme.notches(color))
@@ -218,10 +218,15 @@ class DeviceButton(PaintedButton):
     least_px = 44
 
     def __init__(
-        self, device: int, name: str, compact: bool, parent: QWidget | None = None
+        self,
+        device: int,
+        name: str,
+        colour: int,
+        compact: bool,
+        parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
-        self.device, self.compact = device, compact
+        self.device, self.compact, self._colour = device, compact, colour
         self.note, self._role = "", "dim"
         self.setText(name)
         self.setCheckable(True)
@@ -266,7 +271,7 @@ class DeviceButton(PaintedButton):
         )
 
     def _paint_chip(self, painter: QPainter, area: QRectF) -> None:
-        color = QColor(theme.device_color(self.device))
+        color = QColor(theme.device_color(self._colour))
         color.setAlphaF(1.0 if self.isEnabled() else 0.3)
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(color)

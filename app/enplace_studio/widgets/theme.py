@@ -70,15 +70,14 @@ class Theme(QObject):
     def tokens(self) -> Tokens:
         return _DARK if self._dark else _LIGHT
 
-    def device_color(self, device: int) -> QColor:
-        """Return the colour of a device, the same in every view."""
-        colors = _DEVICES_DARK if self._dark else _DEVICES
-        return colors[device % len(colors)]
+    def device_color(self, number: int) -> QColor:
+        """Return the colour of the devices that ``colour_numbers`` gives this number."""
+        return (_DEVICES_DARK if self._dark else _DEVICES)[number]
 
     def notches(self, color: QColor) -> int:
         """Return how many notches mark a device's colour, for eyes that see too few colours.
 
-        It is the device's number, starting again where the colours do.
+        It is the number of the colour.
         """
         return (_NOTCHES_DARK if self._dark else _NOTCHES).get(color.rgb(), 0)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from enplace.pictures.palette import colour_numbers
 from enplace.text import listed, ms, rate
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import device_label, task_of
@@ -23,12 +24,12 @@ class LinkFit:
 
     Attributes
     ----------
-    device : int
-        Number of the sending device.
+    colour : int
+        Number of the sending device's colour.
     size_bytes, time_us : float array, shape (n_transfers,)
     """
 
-    device: int
+    colour: int
     title: str
     size_bytes: FloatArray
     time_us: FloatArray
@@ -59,7 +60,7 @@ def _is_plottable(link: MeasuredLink) -> bool:
 
 def _link_fit(link: MeasuredLink, cluster: Cluster) -> LinkFit:
     return LinkFit(
-        cluster.index[link.source],
+        colour_numbers(cluster)[cluster.index[link.source]],
         f"{device_label(link.source)} → {device_label(link.target)}",
         np.array(link.size_bytes),
         np.array(link.time_us),

@@ -17,6 +17,7 @@ from enplace.frameworks.verifying import (
 )
 from enplace.pictures.graph_svg import graph_svg
 from enplace.pictures.measured_svg import measured_svg
+from enplace.pictures.palette import colour_numbers
 from enplace.pictures.svg import frame
 from enplace.pictures.web_page import chip, fact, page, pairs, section
 from enplace.text import count, ms, one_line, percent, size
@@ -124,10 +125,11 @@ def _difference(run: MeasuredRun) -> str:
 
 def _devices(found: Verification) -> str:
     rows = "".join(
-        f"<tr><td>{chip(number)}{escape(device_label(device.name))}</td><td>{escape(check.model)}, "
+        f"<tr><td>{chip(colour)}{escape(device_label(device.name))}</td><td>{escape(check.model)}, "
         f"{escape(check.method)}</td>{_device_cells(device)}</tr>"
         for check in found.checks
-        for number, device in enumerate(check.devices)
+        if check.run is not None and check.devices
+        for device, colour in zip(check.devices, colour_numbers(check.run.cluster), strict=True)
     )
     head = (
         "<th>device<th>plan<th>busy, predicted<th>busy, measured<th>peak memory, predicted"

@@ -12,7 +12,7 @@ from enplace.names.group_facts import GroupEdges, crossing, device_shares, group
 from enplace.names.groups import Grouping, group_ops
 from enplace.pictures.graph_curves import edge_curves, edge_widths, long_edges, quiet_edges
 from enplace.pictures.graph_layout import CARD_H, Arrangement, arrange
-from enplace.pictures.palette import device_class
+from enplace.pictures.palette import colour_numbers, device_class
 from enplace.pictures.svg import MARGIN, Meaning, fitted, frame, heading, legend, legend_height
 from enplace.text import count, elide_middle, ms, percent, size
 from enplace.values.device_names import device_label
@@ -51,11 +51,12 @@ def graph_svg(schedule: Schedule) -> str:
 
 
 def _meanings(schedule: Schedule) -> list[Meaning]:
-    devices = schedule.problem.cluster.devices
+    cluster = schedule.problem.cluster
+    devices, colours = cluster.devices, colour_numbers(cluster)
     used = np.unique(schedule.plan.device).tolist()
     names = [device_label(devices[device].name) for device in used]
     items = [
-        (device_class(device), name, f"Most of the group runs on {name}")
+        (device_class(colours[device]), name, f"Most of the group runs on {name}")
         for device, name in zip(used, names, strict=True)
     ]
     within = ("edge", "within a device", "Wider lines carry more bytes; the smallest are left out")
@@ -100,6 +101,7 @@ def _cards(schedule: Schedule, grouping: Grouping, places: Arrangement) -> Itera
     share = device_shares(grouping, plan.device, time_us, cluster.n_devices)
     spent_us = np.bincount(grouping.group, weights=time_us, minlength=grouping.n_groups)
     labels = [device_label(device.name) for device in cluster.devices]
+    colours = colour_numbers(cluster)
     for group, text in enumerate(places.texts):
         x, y, width = (float(each[group]) for each in (places.x, places.y, places.width))
         order = np.argsort(-share[group], kind="stable").tolist()
@@ -109,9 +111,9 @@ def _cards(schedule: Schedule, grouping: Grouping, places: Arrangement) -> Itera
         tip = f"{grouping.names[group]}: {n_ops}, {ms(float(spent_us[group]))}, {where}"
         card = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{CARD_H:g}" rx="7"'
         yield f'<g><title>{escape(tip)}</title><rect class="bg" {card}/>'
-        yield from _stripes(parts, x, y, width)
+        yield from _stripes([(colours[d], part) for d, part in parts], x, y, width)
         yield (
-            f'<rect class="{device_class(parts[0][0])}-line" fill="none" {card}/>'
+            f'<rect class="{device_class(colours[parts[0][0]])}-line" fill="none" {card}/>'
             f'<text class="text" x="{x + 10:.1f}" y="{y + 18:.1f}" font-weight="600">'
             f"{fitted(text, width - 14)}</text>"
             f'<text class="dim" x="{x + 10:.1f}" y="{y + 33:.1f}" font-size="11">'
@@ -120,10 +122,10 @@ def _cards(schedule: Schedule, grouping: Grouping, places: Arrangement) -> Itera
 
 
 def _stripes(parts: list[tuple[int, float]], x: float, y: float, width: float) -> Iterator[str]:
-    """Tint a card by its devices, each as wide as its share, with a strong line below."""
+    """Tint a card by its devices' colours, each as wide as its share; a strong line below."""
     inner, at = width - 8, x + 4
-    for device, part in parts:
-        colour = device_class(device)
+    for number, part in parts:
+        colour = device_class(number)
         yield (
             f'<rect class="{colour}" opacity="0.16" x="{at:.1f}" y="{y + 1:.1f}" '
             f'width="{inner * part:.1f}" height="{CARD_H - 2:g}"/>'

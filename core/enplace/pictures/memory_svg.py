@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 
 from enplace.pictures.busy import highest_per_column
-from enplace.pictures.palette import device_class
+from enplace.pictures.palette import colour_numbers, device_class
 from enplace.pictures.svg import MARGIN, Meaning, fitted, frame, heading, legend
 from enplace.pictures.timeline_svg import LEFT, RIGHT, TOP, WIDTH, time_axis
 from enplace.text import size
@@ -48,13 +48,14 @@ def _chart(schedule: Schedule, device: int, top: float) -> Iterator[str]:
         for used in column_peaks(schedule, device, COLUMNS).tolist()
     )
     name = device_label(machine.name)
+    colour = colour_numbers(schedule.problem.cluster)[device]
     yield (
         f'<text class="text" x="{MARGIN}" y="{top + 16:g}" font-weight="600">'
         f"{fitted(name, LEFT - MARGIN - 60)}<title>{escape(name)}</title></text>"
         f'<text class="{"bad-text" if peak > capacity else "dim"}" x="{MARGIN}" '
         f'y="{top + 34:g}" font-size="11">peak {size(peak)}</text>'
         f'<text class="dim" x="{MARGIN}" y="{top + 50:g}" font-size="11">of {size(capacity)}</text>'
-        f'<path class="{device_class(device)}" d="M{LEFT} {bottom:g}{heights}V{bottom:g}z"/>'
+        f'<path class="{device_class(colour)}" d="M{LEFT} {bottom:g}{heights}V{bottom:g}z"/>'
     )
     for ticks in byte_ticks(highest):
         y = bottom - ticks * scale

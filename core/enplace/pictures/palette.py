@@ -1,5 +1,7 @@
 """Colours for data and text, light and dark; no other module defines a colour."""
 
+from enplace.values.cluster import Cluster
+
 LIGHT = {
     "bg": "#F6F7F9",
     "panel": "#FFFFFF",
@@ -42,9 +44,25 @@ DEVICES_DARK = tuple(
 )
 
 
-def device_class(device: int) -> str:
+CPU_COLOUR = 2
+"""The number of the colour that CPUs have, on every cluster, and no GPU."""
+
+
+def colour_numbers(cluster: Cluster) -> list[int]:
+    """Return the number of each device's colour: GPUs keep theirs on a cluster with more of them.
+
+    A cluster without a GPU computes on its CPUs, which then have the colours of GPUs.
+    """
+    others = [number for number in range(len(DEVICES_LIGHT)) if number != CPU_COLOUR]
+    numbers = [CPU_COLOUR] * cluster.n_devices
+    for at, gpu in enumerate(cluster.gpus):
+        numbers[gpu] = others[at % len(others)]
+    return numbers
+
+
+def device_class(colour: int) -> str:
     """Name the CSS class that fills with a device's colour; with ``-line``, it draws a line."""
-    return f"d{device % len(DEVICES_LIGHT)}"
+    return f"d{colour}"
 
 
 def picture_style() -> str:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from enplace.machine import critical_path
-from enplace.pictures.palette import device_class
+from enplace.pictures.palette import colour_numbers, device_class
 from enplace.pictures.svg import MARGIN, Meaning, frame, heading, legend, legend_height
 from enplace.pictures.tracks import Track, busiest, channel_tracks, lane_tracks, trace_path
 from enplace.text import count, elide_middle, ms, percent, size
@@ -106,13 +106,15 @@ def track_row(track: Track, y: int) -> Iterator[str]:
     yield f'<rect class="lane" {place} rx="2"/>'
 
 
-def _colour(track: Track) -> str:
-    return device_class(track.device) if track.device >= 0 else "sent"
+def _colour(schedule: Schedule, track: Track) -> str:
+    if track.device < 0:
+        return "sent"
+    return device_class(colour_numbers(schedule.problem.cluster)[track.device])
 
 
 def bars(schedule: Schedule, track: Track, middle: float, end_us: float) -> Iterator[str]:
     """Draw a rectangle with a tooltip for each op or transfer."""
-    colour = _colour(track)
+    colour = _colour(schedule, track)
     times = zip(track.numbers.tolist(), track.start_us, track.finish_us, strict=True)
     for number, start, finish in times:
         x = x_of(start, end_us)
@@ -134,6 +136,7 @@ def _name(schedule: Schedule, track: Track, number: int) -> str:
 
 def _columns(schedule: Schedule, track: Track, middle: float, end_us: float) -> Iterator[str]:
     """Draw one path for each level of activity; adjacent columns of a level share a stroke."""
+    colour = _colour(schedule, track)
     busy = busy_share(track, end_us, RIGHT - LEFT)
     level = np.ceil(busy * LEVELS - 1e-6).astype(int)
     edges = np.flatnonzero(np.diff(level, prepend=-1, append=-1))
@@ -142,7 +145,7 @@ def _columns(schedule: Schedule, track: Track, middle: float, end_us: float) -> 
         if runs:
             path = "".join(f"M{LEFT + a} {middle:g}h{b - a}" for a, b in runs)
             yield (
-                f'<path class="{_colour(track)}-line" stroke-width="{BAR}" '
+                f'<path class="{colour}-line" stroke-width="{BAR}" '
                 f'stroke-opacity="{wanted / LEVELS:g}" d="{path}"/>'
             )
 
@@ -173,11 +176,12 @@ def _critical_path(schedule: Schedule, rows: list[Track]) -> str:
 
 
 def _meanings(schedule: Schedule) -> Iterator[Meaning]:
-    devices = schedule.problem.cluster.devices
-    for number, (device, busy) in enumerate(zip(devices, busy_fraction(schedule), strict=True)):
+    cluster = schedule.problem.cluster
+    found = zip(cluster.devices, colour_numbers(cluster), busy_fraction(schedule), strict=True)
+    for device, colour, busy in found:
         name = device_label(device.name)
         text = f"{elide_middle(name, 16)}, {percent(busy)} busy"
-        yield device_class(number), text, f"{name} is busy {percent(busy)} of the step"
+        yield device_class(colour), text, f"{name} is busy {percent(busy)} of the step"
     if len(schedule.transfer_tensor):
         yield "sent", "transfers", "Transfers between devices"
     yield "path", "critical path", "What the step waits for; to be faster, one of these must change"

@@ -71,10 +71,10 @@ def pairs(rows: Sequence[tuple[str, str]]) -> str:
     return f'<table class="settings">{cells}</table>'
 
 
-def chip(device: int) -> str:
+def chip(colour: int) -> str:
     """Draw a small square in a device's colour."""
     return (
-        f'<svg class="chip" viewBox="0 0 10 10"><rect class="{device_class(device)}" '
+        f'<svg class="chip" viewBox="0 0 10 10"><rect class="{device_class(colour)}" '
         f'width="10" height="10" rx="2"/></svg>'
     )
 

@@ -11,6 +11,7 @@ from enplace.machine import critical_path
 from enplace.names.by_scope import count_by_scope
 from enplace.pictures.graph_svg import graph_svg
 from enplace.pictures.memory_svg import memory_svg
+from enplace.pictures.palette import colour_numbers
 from enplace.pictures.timeline_svg import busy_fraction, timeline_svg
 from enplace.pictures.web_page import chip, fact, page, pairs, section
 from enplace.text import change_text, count, gap_text, ms, percent, size
@@ -132,13 +133,13 @@ def _compared_row(title: str, each: Reference, change: str) -> str:
 
 def _devices(schedule: Schedule) -> str:
     ops = np.bincount(schedule.plan.device, minlength=schedule.problem.cluster.n_devices)
-    fractions = busy_fraction(schedule)
+    fractions, colours = busy_fraction(schedule), colour_numbers(schedule.problem.cluster)
     rows = []
     for number, device in enumerate(schedule.problem.cluster.devices):
         peak, capacity = int(schedule.peak_bytes[number]), int(device.capacity_bytes)
         warning = ' class="bad"' if peak > capacity else ""
         rows.append(
-            f"<tr><td>{chip(number)}{escape(device_label(device.name))}</td><td>{ops[number]:,}</td>"
+            f"<tr><td>{chip(colours[number])}{escape(device_label(device.name))}</td><td>{ops[number]:,}</td>"
             f"<td>{ms(float(schedule.busy_us[number]))}</td><td>{percent(fractions[number])}</td>"
             f"<td{warning}>{size(peak)} of {size(capacity)}</td>"
             f"<td{warning}>{percent(peak / capacity)}</td></tr>"

@@ -5,8 +5,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from enplace.pictures.palette import DEVICES_DARK, DEVICES_LIGHT
+from enplace.pictures.palette import DEVICES_DARK, DEVICES_LIGHT, colour_numbers
 from enplace.values.profile import FloatArray
+from problems import cluster_of
 
 # Perceived linear red, green and blue: Machado, Oliveira and Fernandes 2009, severity 1.
 SEEN = {
@@ -53,3 +54,12 @@ def lab(seen: FloatArray) -> FloatArray:
     x, y, z = (np.array(TO_XYZ) @ seen.clip(0, 1)) / WHITE
     fx, fy, fz = (np.cbrt(v) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z))
     return np.array([116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)])
+
+
+def test_gpus_keep_their_colours_when_more_come_and_cpus_have_one_of_their_own():
+    two, four = (colour_numbers(cluster_of(n, cpu_lanes=2)) for n in (2, 4))
+    assert two[:2] == four[:2]
+    assert two[-1] == four[-1]
+    many = colour_numbers(cluster_of(40, cpu_lanes=2))
+    assert many[-1] not in many[:-1]
+    assert len(set(colour_numbers(cluster_of(4)))) == 4

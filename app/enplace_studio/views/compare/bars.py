@@ -147,9 +147,9 @@ class WaterfallBars(TipWidget):
         top = self.height() - high * (len(self.rows) - number)
         chip = 8 * theme.scale
         title = QRectF(2, top, step - 4, high)
-        if row.device is not None:
+        if row.colour is not None:
             mark = QRectF(2, top + (high - chip) / 2, chip, chip)
-            painter.fillRect(mark, theme.device_color(row.device))
+            painter.fillRect(mark, theme.device_color(row.colour))
             title.setLeft(2 + chip + 4)
         draw_text(painter, title, row.name, font, theme.tokens.dim)
         for at, change in enumerate(row.changes, start=1):

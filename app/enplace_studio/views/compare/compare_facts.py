@@ -145,14 +145,14 @@ class DeviceRow:
 
     Attributes
     ----------
-    device : int or None
-        None for several devices.
+    colour : int or None
+        The number of the device's colour; None for several devices.
     changes : tuple of str
         One for each part of the waterfall; empty where nothing changes.
     """
 
     name: str
-    device: int | None
+    colour: int | None
     changes: tuple[str, ...]
 
 
@@ -177,13 +177,15 @@ def path_by_device(schedule: Schedule, path: CriticalPath) -> FloatArray:
     return found
 
 
-def device_rows(first: FloatArray, second: FloatArray, names: Sequence[str]) -> list[DeviceRow]:
+def device_rows(
+    first: FloatArray, second: FloatArray, names: Sequence[str], colours: Sequence[int]
+) -> list[DeviceRow]:
     """List the devices on which the parts of a path change, by device; the rest as one row."""
     change = second - first
     size_us = np.abs(change).max(axis=0)
     there = np.flatnonzero(size_us > LEAST_CHANGE_US)
     most = np.sort(there[np.argsort(-size_us[there], kind="stable")][:MOST_ROWS]).tolist()
-    rows = [DeviceRow(names[d], d, _texts(change[:, d])) for d in most]
+    rows = [DeviceRow(names[d], colours[d], _texts(change[:, d])) for d in most]
     rest = np.setdiff1d(there, most)
     if len(rest):
         rows.append(DeviceRow(count(len(rest), "other"), None, _texts(change[:, rest].sum(axis=1))))

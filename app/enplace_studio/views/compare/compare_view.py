@@ -12,6 +12,7 @@ from PySide6.QtCore import QCoreApplication, QEvent, QRect
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QPushButton, QWidget
 
+from enplace.pictures.palette import colour_numbers
 from enplace.text import ms_changes
 from enplace_studio.explain.cluster_facts import cluster_title
 from enplace_studio.explain.titles import model_title
@@ -234,7 +235,7 @@ class CompareView(QWidget):
         tips = [part_tip(part, before[part], after[part]) for part in fall.parts]
         left, right = (path_by_device(b.schedule, b.contents.path) for b in (one, other))
         devices = [project.device_label(d) for d in range(project.problem.cluster.n_devices)]
-        rows = device_rows(left, right, devices)
+        rows = device_rows(left, right, devices, colour_numbers(project.problem.cluster))
         self.bars.show_fall(fall, names, tips, rows, other.schedule.fits)
         self.canvas.show_target(place)
         self._background.start(

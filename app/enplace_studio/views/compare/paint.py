@@ -7,6 +7,7 @@ from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPen, QPolygonF
 
 from enplace.pictures.busy import highest_per_column
+from enplace.pictures.palette import colour_numbers
 from enplace.text import ms, size
 from enplace.values.profile import FloatArray
 from enplace_studio.timelines.paint import draw_axis
@@ -162,10 +163,11 @@ def _paint_memory(painter: QPainter, stack: Stack, block: Block) -> None:
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     edges_us, unit = stack.edges_us(), (area.height() - 4) / stack.most_bytes
     last = int(np.searchsorted(edges_us, block.schedule.makespan_us))
+    colours = colour_numbers(block.schedule.problem.cluster)
     for device in stack.devices:
         curve = block.contents.memory[device]
         highest = highest_per_column(curve.time_us, curve.bytes, edges_us)[:last]
-        painter.setPen(QPen(theme.device_color(device), 1.3))
+        painter.setPen(QPen(theme.device_color(colours[device]), 1.3))
         painter.drawPolyline(_curve(highest * unit, area, block.lanes.pixel_ratio))
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
     painter.setPen(QPen(tokens.line, 1))

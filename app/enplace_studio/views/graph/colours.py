@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,7 +85,7 @@ class Mode:
 def _by_device(facts: Facts) -> list[Look]:
     looks = []
     for group, shares in enumerate(facts.share.tolist()):
-        stripes = tuple((theme.device_color(d), share) for d, share in enumerate(shares) if share)
+        stripes = _of_devices(facts, enumerate(shares))
         notes = (f"on {len(stripes)}",) if len(stripes) > 1 else ()
         looks.append(Look(stripes or _plain(), _short_ms(facts.time_us[group]), notes))
     return looks
@@ -153,13 +153,13 @@ def _by_stage(facts: Facts) -> list[Look]:
         zip(facts.stage.tolist(), facts.n_stages.tolist(), strict=True)
     ):
         if n:
-            looks[group] = _stage_look(facts.stages[stage], n - 1)
+            looks[group] = _stage_look(facts, facts.stages[stage], n - 1)
     return looks
 
 
-def _stage_look(stage: StageFact, n_more: int) -> Look:
+def _stage_look(facts: Facts, stage: StageFact, n_more: int) -> Look:
     """Use the colours of its devices, hatched for backward as in the timeline."""
-    stripes = tuple((theme.device_color(d), 1 / len(stage.devices)) for d in stage.devices)
+    stripes = _of_devices(facts, ((d, 1 / len(stage.devices)) for d in stage.devices))
     more = (f"{count(n_more, 'more stage')} · {stage.where}",) if n_more else ()
     return Look(
         stripes,
@@ -174,12 +174,17 @@ def _by_move(facts: Facts) -> list[Look]:
     looks = []
     for group, shares in enumerate(facts.moved.tolist()):
         moved = sum(shares)
-        stripes = [(theme.device_color(d), share) for d, share in enumerate(shares) if share]
+        stripes = _of_devices(facts, enumerate(shares))
         kept = [(theme.tokens.faint, 1 - moved)] if moved < 1 else []
         n_moved = round(moved * int(facts.n_ops[group]))
         line = f"{n_moved:,} moved" if n_moved else "same"
         looks.append(Look((*stripes, *kept), line))
     return looks
+
+
+def _of_devices(facts: Facts, shares: Iterable[tuple[int, float]]) -> Stripes:
+    """Return the colours of devices with a share."""
+    return tuple((theme.device_color(facts.colours[d]), share) for d, share in shares if share)
 
 
 def _plain() -> Stripes:
@@ -252,7 +257,7 @@ def _stage_legend(facts: Facts) -> Legend:
         all_there = numbers[device, backward]
         plural = "s" if len(all_there) > 1 else ""
         tip = f"{ways[backward]}{plural} {_few(all_there, _MOST_IN_TIP)}"
-        text, color = _few(all_there, _MOST_NUMBERS), theme.device_color(device)
+        text, color = _few(all_there, _MOST_NUMBERS), theme.device_color(facts.colours[device])
         legend.append(Meaning(color, text, backward, device, tip))
     return legend + [Meaning(theme.tokens.dim, ways[way], way) for way in sorted(ways)]
 

@@ -19,6 +19,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
+from enplace.pictures.palette import colour_numbers
 from enplace.text import size
 from enplace.values.cluster import Device
 from enplace_studio.model.document import Document
@@ -159,7 +160,13 @@ class DeviceBar(TipWidget):
         if meanings and whole:
             runs = [_Run(one.text, one.color, one.hatched) for one in meanings]
             return _Item((_Run(name), *runs), device)
-        return _Item((_Run(name, theme.device_color(device)),), device)
+        return _Item((_Run(name, self._color(device)),), device)
+
+    def _color(self, device: int) -> QColor | None:
+        problem = self.document.problem
+        if problem is None:
+            return None
+        return theme.device_color(colour_numbers(problem.cluster)[device])
 
     def _hint(self) -> str:
         """Make a hint on how to change a placement; it names only keys that work now."""

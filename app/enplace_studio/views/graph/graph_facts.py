@@ -14,6 +14,7 @@ from enplace.machine.pipelines.stages import stages_of
 from enplace.machine.subgraphs import find_subgraphs
 from enplace.names.group_facts import device_shares
 from enplace.names.groups import Grouping
+from enplace.pictures.palette import colour_numbers
 from enplace.values.arrays import sum_at
 from enplace.values.device_names import device_label
 from enplace.values.pins import FREE
@@ -114,6 +115,8 @@ class Facts:
     stages : tuple of StageFact
     moved : float array, shape (n_groups, n_devices)
         Share of each group's ops that another plan has elsewhere, by their device in this one.
+    colours : list of int
+        Number of each device's colour.
     """
 
     time_us: FloatArray
@@ -129,6 +132,7 @@ class Facts:
     n_stages: IntArray
     stages: tuple[StageFact, ...]
     moved: FloatArray
+    colours: list[int]
 
     @property
     def device(self) -> IntArray:
@@ -188,6 +192,7 @@ def make_facts(
         n_stages=n_stages,
         stages=() if stages is None else stages.stages,
         moved=_moved(problem, grouping, schedule, reference),
+        colours=colour_numbers(problem.cluster),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtWidgets import QDockWidget, QLabel, QMenu, QPushButton, QVBoxLayout, QWidget
 
+from enplace.pictures.palette import colour_numbers
 from enplace.text import count, ms, percent, size
 from enplace.values.measurement import ESTIMATED
 from enplace.values.pins import FREE
@@ -260,7 +261,7 @@ class InspectorView(ScrollPanel):
             tip,
             can_click=True,
             among=[each.what for each in among],
-            device=limit.device,
+            colour=self._colour(limit.device),
             where=limit.where,
             usual=USUAL_GAIN if gap is None else USUAL_TIME,
         )
@@ -268,6 +269,12 @@ class InspectorView(ScrollPanel):
         offer_menu(line, lambda at: self.menu_of(limit, gap))
         self._shows.addWidget(line)
         return line
+
+    def _colour(self, device: int | None) -> int | None:
+        problem = self._document.problem
+        if device is None or problem is None:
+            return None
+        return colour_numbers(problem.cluster)[device]
 
     def menu_of(self, limit: Limit, gap: Gap | None = None) -> QMenu:
         """Make the menu of a part of the step, or of a wait: its ops, then what the pane has."""

@@ -7,6 +7,7 @@ from functools import partial
 from PySide6.QtCore import QTimer, Signal
 from PySide6.QtWidgets import QMenu, QWidget
 
+from enplace.pictures.palette import colour_numbers
 from enplace.text import size
 from enplace.values.profile import IntArray
 from enplace_studio.model.document import Document
@@ -60,7 +61,8 @@ class DeviceGrid(Columns):
         return [button.device for button in self.buttons if not button.isChecked()]
 
     def _make_button(self, device: int, compact: bool) -> DeviceButton:
-        button = DeviceButton(device, self._project.device_label(device), compact)
+        colour = colour_numbers(self._project.problem.cluster)[device]
+        button = DeviceButton(device, self._project.device_label(device), colour, compact)
         button.clicked.connect(partial(self.chosen.emit, device))
         offer_menu(button, lambda at: self.menu_of(button))
         button.setEnabled(self._document.current is not None)

@@ -19,6 +19,7 @@ from PySide6.QtWidgets import QWidget
 
 from enplace.machine.pipelines.pipeline import PipelineSchedule
 from enplace.pictures.busy import highest_per_column
+from enplace.pictures.palette import colour_numbers
 from enplace.text import count, elide_middle, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.profile import CONTROL
@@ -72,6 +73,7 @@ class DeviceMemory(TipWidget):
             self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.split = split_at_peak(self.curve)
         self.owner = schedule.problem.cluster.devices[device]
+        self.colour = colour_numbers(schedule.problem.cluster)[device]
         self.capacity_bytes = self.owner.capacity_bytes
         self.curve_px = CURVE_PX[0]
         """Height of the curve; 0 if there is only the bar."""
@@ -200,7 +202,7 @@ class DeviceMemory(TipWidget):
     def colors(self) -> list[QColor]:
         """Colours of weights, activations and received tensors."""
         ground = theme.tokens.panel
-        own = theme.device_color(self.device)
+        own = theme.device_color(self.colour)
         return [blend(own, ground, strength) for strength in STRENGTHS]
 
     def _paint_bar(self, painter: QPainter) -> None:

@@ -10,6 +10,7 @@ from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPen
 
 from enplace.pictures.busy import BusyCurve
+from enplace.pictures.palette import colour_numbers
 from enplace.text import count, ms
 from enplace.values.schedule import Schedule
 from enplace_studio.model.document import Document
@@ -189,6 +190,7 @@ class Move:
         numbers = np.fromiter(self._ops, dtype=np.int64)
         self._homes = set(schedule.plan.device[numbers].tolist())
         self._curve = BusyCurve(schedule.op_start_us[numbers], schedule.op_finish_us[numbers])
+        self._colours = colour_numbers(schedule.problem.cluster)
 
     def move(self, at: QPointF) -> None:
         self._at = at
@@ -210,7 +212,8 @@ class Move:
     def paint(self, painter: QPainter, area: QRectF) -> None:
         color = theme.tokens.accent if self.drop.is_good else theme.tokens.bad
         if self._device is not None:
-            fill = theme.device_color(self._device) if self.drop.is_good else theme.tokens.bad
+            own = theme.device_color(self._colours[self._device])
+            fill = own if self.drop.is_good else theme.tokens.bad
             for lane in self._lanes.lanes_of(self._device):
                 draw_marks(painter, self._curve, lane, self._lanes.edges_us(), fill)
                 painter.setPen(QPen(color, 2))

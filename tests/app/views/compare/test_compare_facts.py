@@ -265,6 +265,6 @@ def test_the_parts_by_device_add_up_to_the_parts():
 def test_devices_that_change_little_share_a_row():
     before = np.zeros((3, 5))
     after = np.array([[10.0, 2.0, 30.0, 0.1, 20.0], [0] * 5, [0] * 5])
-    rows = device_rows(before, after, "ABCDE")
+    rows = device_rows(before, after, "ABCDE", range(5))
     assert [row.name for row in rows] == ["A", "C", "E", "1 other"]
     assert rows[1].changes == ("+0.030 ms", "", "")
