@@ -140,6 +140,8 @@ def _stages(run: MeasuredRun) -> str:
         )
     hint = "" if known else "\nGive --profile to see what was predicted."
     head = f"Pipeline: {kind}, {number} micro-batches"
+    if "stages" in run.pipeline:
+        head += f", {count(run.pipeline['stages'], 'stage')}"
     if "ops_cut" in run.pipeline:
         head += f", {run.pipeline['ops_cut']:,} ops cut"
     if shared := run.pipeline.get("shared_parameters"):

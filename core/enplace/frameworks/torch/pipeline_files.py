@@ -3,5 +3,13 @@
 JOB, ANSWER, WHY, PROGRESS = "job", "answer-{}", "why-{}", "progress"
 """Names of files in the folder of a pipeline: what to do; from each process, what came of it."""
 
-SCHEDULES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B"}
-"""Classes of ``torch.distributed.pipelining`` for stages of which each device has one."""
+SCHEDULES = {
+    "gpipe": "ScheduleGPipe",
+    "1f1b": "Schedule1F1B",
+    "interleaved": "ScheduleInterleaved1F1B",
+    "zb-h1": "ScheduleInterleavedZeroBubble",
+}
+"""Classes of ``torch.distributed.pipelining``."""
+
+OF_SEVERAL = ("interleaved", "zb-h1")
+"""Those that take a list of a device's stages."""

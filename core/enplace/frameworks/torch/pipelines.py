@@ -101,8 +101,7 @@ def check_pipeline(problem: Problem, plan: Plan, wanted: Microbatches, devices: 
         )
     if wanted.schedule not in SCHEDULES:
         raise PlanError(
-            f"Enplace runs pipelines of PyTorch as {listed(SCHEDULES)}, with a stage on each "
-            f"device, not as {wanted.schedule}"
+            f"Enplace runs pipelines of PyTorch as {listed(SCHEDULES)}, not as {wanted.schedule}"
         )
     match = LOCAL.fullmatch(devices.strip())
     assert match is not None
@@ -196,14 +195,13 @@ def _seen(
     step_us = float(np.median(times_us))
     names = [each.name for each in problem.cluster.devices]
     rows = []
-    for stage, at in enumerate(first["stage_devices"]):
-        own = answers[stage].details
+    for rank, at in enumerate(first["devices"]):
+        own = answers[rank].details
         row: dict[str, Any] = {
             "device": names[at],
             "busy_share": float(np.median(own["busy_us"])) / step_us,
             "in_flight": own["in_flight"],
             "peak_bytes": own["peak_bytes"],
-            "calls": first["calls"][stage],
         }
         if predicted is not None:
             busy_us = sum(slot.finish_us - slot.start_us for slot in predicted.computing[at])
@@ -243,6 +241,7 @@ def _seen(
                 "schedule": wanted.schedule,
                 "microbatches": wanted.number,
                 "samples": first["samples"],
+                "stages": first["stages"],
                 "shared_parameters": first["shared"],
                 "own_statistics": [],
                 "whole_difference": None,
@@ -264,7 +263,8 @@ def _compared(run: MeasuredRun, answers: Sequence[Message], plain: Message) -> M
         return {k: v for each in answers for k, v in group_of(each.arrays, group).items()}
 
     def same(group: str, ours: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in group_of(theirs, group).items() if name in ours}
+        known = group_of(theirs, group)
+        return {name: known[name] for name in ours if name in known}
 
     weights, first = together(WEIGHTS), together(AFTER_FIRST)
     ours = way_of(steps_of(answers[0].arrays), first)

@@ -32,11 +32,18 @@ from enplace.frameworks.torch.error_text import first_line
 from enplace.frameworks.torch.following import FIRST, Follower, as_array, seed_all, without_dropout
 from enplace.frameworks.torch.hooks import modules_in_plan
 from enplace.frameworks.torch.modules import unwrapped
-from enplace.frameworks.torch.pipeline_files import ANSWER, JOB, PROGRESS, SCHEDULES, WHY
+from enplace.frameworks.torch.pipeline_files import (
+    ANSWER,
+    JOB,
+    OF_SEVERAL,
+    PROGRESS,
+    SCHEDULES,
+    WHY,
+)
 from enplace.frameworks.torch.placed import Labels
 from enplace.frameworks.torch.recorder import ASIDE, given_tensors, held_by
 from enplace.frameworks.torch.scripts import run_watched
-from enplace.frameworks.torch.stages import PART, Cut, cut_tape, device_around
+from enplace.frameworks.torch.stages import PART, Cut, cut_tape, device_around, parameters_of
 from enplace.frameworks.torch.tape import PipelineRefusedError, Tape
 from enplace.frameworks.work import brief
 from enplace.processes.codecs import plan_from, problem_from, profile_from
@@ -174,26 +181,34 @@ class Pipelined(Follower):
     def _make_stage(self, loss: int) -> None:
         """Cut the tape, and make this process's stage and its schedule."""
         assert self._tape is not None
-        cut = self.cut = cut_tape(self._tape.calls, loss, self._modules_on, self._names)
-        rank, world = dist.get_rank(), dist.get_world_size()
-        if len(cut.devices) != world:
+        kind, rank, world = self._wanted.schedule, dist.get_rank(), dist.get_world_size()
+        is_interleaved = kind == "interleaved"
+        cut = self.cut = cut_tape(
+            self._tape.calls, loss, self._modules_on, self._names, interleaved=is_interleaved
+        )
+        if len(cut.order) != world:
             raise PipelineRefusedError(
-                f"the model has {len(cut.devices)} stages in this plan, and {world} processes run"
+                f"the model is on {len(cut.order)} devices in this plan, and {world} processes run"
             )
-        module = cut.module(rank)
-        self._parts = module.batch
-        self.own = {id(each): each for each in module.own}
-        self._timed(module)
-        stage = pipelining.PipelineStage(module, rank, world, self._device)
-        make = getattr(pipelining, SCHEDULES[self._wanted.schedule])
+        numbers = [stage for stage, at in enumerate(cut.rank) if at == rank]
+        modules = [cut.module(stage) for stage in numbers]
+        self._parts = sorted({number for module in modules for number in module.batch})
+        self.own = {id(each): each for module in modules for each in module.own}
+        stages = []
+        for stage, module in zip(numbers, modules, strict=True):
+            self._timed(module)
+            made = pipelining.PipelineStage(module, stage, len(cut.devices), self._device)
+            self._timed_backward(made)
+            stages.append(made)
+        make = getattr(pipelining, SCHEDULES[kind])
         number = self._wanted.number
 
         def share(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
             """Return the part of a micro-batch in the loss, which is a mean over samples."""
             return output.reshape(()) / number
 
-        self._schedule = make(stage, number, loss_fn=share, scale_grads=False)
-        self._timed_backward(stage)
+        given = stages if kind in OF_SEVERAL else stages[0]
+        self._schedule = make(given, number, loss_fn=share, scale_grads=False)
         self._groups = [
             (parameter, dist.new_group([*stages])) for parameter, stages in cut.shared
         ]  # all processes make all groups
@@ -213,27 +228,30 @@ class Pipelined(Follower):
         module.forward = forward
 
     def _timed_backward(self, stage: Any) -> None:
-        usual = stage.backward_one_chunk
+        def timed(usual: Callable[..., Any], ends: int) -> Callable[..., Any]:
+            @wraps(usual)
+            def backward(*args: Any, **kwargs: Any) -> Any:
+                begun = time.perf_counter()
+                out = usual(*args, **kwargs)
+                self._busy += time.perf_counter() - begun
+                self._flying -= ends
+                return out
 
-        @wraps(usual)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            begun = time.perf_counter()
-            out = usual(*args, **kwargs)
-            self._busy += time.perf_counter() - begun
-            self._flying -= 1
-            return out
+            return backward
 
-        stage.backward_one_chunk = backward
+        stage.backward_one_chunk = timed(stage.backward_one_chunk, 1)
+        stage.backward_weight_one_chunk = timed(stage.backward_weight_one_chunk, 0)
 
     def _step(self) -> torch.Tensor:
         """Run the schedule on this step's batch; return the mean loss, which all processes get."""
         assert self._tape is not None
-        rank, world = dist.get_rank(), dist.get_world_size()
+        assert self.cut is not None
+        last = self.cut.rank[-1]
         self._busy, self._flying, self.in_flight = 0.0, 0, 0
         batch = {f"{PART}{number}": self._tape.batch[number] for number in self._parts}
         with self._counted():
-            mean = self._scheduled(batch, rank == world - 1)
-        dist.broadcast(mean, world - 1)
+            mean = self._scheduled(batch, dist.get_rank() == last)
+        dist.broadcast(mean, last)
         self._is_exchanged = False
         self.busy_us.append(self._busy * 1e6)
         return mean
@@ -306,10 +324,11 @@ class Pipelined(Follower):
         """Count the modules of this stage with a planned device, and those with this one."""
         assert self.cut is not None
         rank = dist.get_rank()
-        paths = {call.module for call in self.cut.calls[rank] if call.needs_gradient}
+        own = [calls for calls, at in zip(self.cut.calls, self.cut.rank, strict=True) if at == rank]
+        paths = {call.module for calls in own for call in calls if parameters_of(call)}
         on = [device_around(path, self._modules_on) for path in paths]
         on = [device for device in on if device is not None]
-        return len(on), on.count(self.cut.devices[rank])
+        return len(on), on.count(self.cut.order[rank])
 
 
 class _Counting(TorchDispatchMode):
@@ -368,8 +387,8 @@ def answer_of(follower: Pipelined) -> Message:
         "modules": modules,
         "modules_in_place": in_place,
         "samples": follower.samples,
-        "stage_devices": [*follower.cut.devices],
-        "calls": [len(calls) for calls in follower.cut.calls],
+        "devices": follower.cut.order,
+        "stages": len(follower.cut.devices),
         "shared": len(follower.cut.shared),
         "compared_steps": follower.n_compared,
         "is_compiled": follower.is_compiled,

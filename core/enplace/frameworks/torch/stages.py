@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from enplace.frameworks.torch.tape import Batch, Call, Kept, Made, PipelineRefusedError
+from enplace.text import listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,8 @@ class Cut:
     ----------
     devices : sequence of int
         Of each stage.
+    rank : sequence of int
+        The number of each stage's process, of which each device has one.
     calls : sequence of sequence of Call
         Of each stage, in their order.
     passed : sequence of sequence of int
@@ -31,7 +34,7 @@ class Cut:
     loss : int
         The number of what the last one makes.
     shared : sequence of (tensor, tuple of int)
-        The parameters that several stages read, and these.
+        The parameters that stages of several processes read, and these processes.
     """
 
     devices: Sequence[int]
@@ -39,6 +42,16 @@ class Cut:
     passed: Sequence[Sequence[int]]
     loss: int
     shared: Sequence[tuple[torch.nn.Parameter, tuple[int, ...]]]
+
+    @property
+    def rank(self) -> list[int]:
+        order = self.order
+        return [order.index(device) for device in self.devices]
+
+    @property
+    def order(self) -> list[int]:
+        """The device of each process."""
+        return list(dict.fromkeys(self.devices))
 
     def module(self, stage: int) -> StageModule:
         """Return a stage."""
@@ -49,7 +62,12 @@ class Cut:
 
 
 def cut_tape(
-    calls: Sequence[Call], loss: int, device_of: Mapping[str, int], names: Sequence[str]
+    calls: Sequence[Call],
+    loss: int,
+    device_of: Mapping[str, int],
+    names: Sequence[str],
+    *,
+    interleaved: bool = False,
 ) -> Cut:
     """Cut a tape where the device of its modules changes.
 
@@ -61,6 +79,8 @@ def cut_tape(
         The device of each module, by its path; others are where what they get comes from.
     names : sequence of str
         Of the devices, for messages.
+    interleaved : bool
+        Whether a device may have several stages, in turn with the others.
 
     Raises
     ------
@@ -79,10 +99,13 @@ def cut_tape(
         device = device_around(call.module, device_of)
         if device in devices[least:]:
             stage_of[at] = devices.index(device, least)
-        elif device is None or not _parameters(call):
+        elif device is None or not parameters_of(call):
             stage_of[at] = least
         else:
-            stage_of[at] = _new_stage(device, least, devices, call, names)
+            if device in devices and not interleaved:
+                raise _circle(call, names[device], names[devices[least]])
+            devices.append(device)
+            stage_of[at] = len(devices) - 1
     last = stage_of.get(maker[loss], -1)
     if len(devices) < 2:
         raise PipelineRefusedError("the plan has the whole model on one device, so no stages")
@@ -91,14 +114,23 @@ def cut_tape(
             f"the loss does not depend on what {names[devices[-1]]} computes last; no pipeline "
             f"ends there"
         )
-    return _cut(calls, loss, devices, stage_of, maker, free)
+    cut = _cut(calls, loss, devices, stage_of, maker, free)
+    if any(rank != stage % len(cut.order) for stage, rank in enumerate(cut.rank)) or len(
+        devices
+    ) % len(cut.order):
+        raise PipelineRefusedError(
+            f"stages are on {listed([names[device] for device in devices])} in this order, and "
+            f"interleaved ones take turns; make a plan for --pipeline interleaved"
+        )
+    return cut
 
 
 def _made(call: Call) -> list[int]:
     return [each.number for each in call.sources if isinstance(each, Made)]
 
 
-def _parameters(call: Call) -> list[torch.nn.Parameter]:
+def parameters_of(call: Call) -> list[torch.nn.Parameter]:
+    """Return the parameters that a call reads."""
     kept = (each.tensor for each in call.sources if isinstance(each, Kept))
     return [each for each in kept if isinstance(each, torch.nn.Parameter)]
 
@@ -108,7 +140,7 @@ def _free_calls(calls: Sequence[Call], maker: Mapping[int, int]) -> set[int]:
     free: set[int] = set()
     for at, call in enumerate(calls):
         sources = [maker[number] for number in _made(call)]
-        if not call.needs_gradient and not _parameters(call) and all(s in free for s in sources):
+        if not call.needs_gradient and not parameters_of(call) and all(s in free for s in sources):
             free.add(at)
     return free
 
@@ -120,18 +152,11 @@ def device_around(path: str, device_of: Mapping[str, int]) -> int | None:
     return device_of.get(path) if path else None
 
 
-def _new_stage(
-    device: int, least: int, devices: list[int], call: Call, names: Sequence[str]
-) -> int:
-    """Begin a stage on a device that has none; return its number."""
-    if device in devices:
-        raise PipelineRefusedError(
-            f"'{call.module}' is on {names[device]} and needs what {names[devices[least]]} makes, "
-            f"which comes after the stage on {names[device]}: these are no stages; make a plan "
-            f"with --objective throughput"
-        )
-    devices.append(device)
-    return len(devices) - 1
+def _circle(call: Call, own: str, other: str) -> PipelineRefusedError:
+    return PipelineRefusedError(
+        f"'{call.module}' is on {own} and needs what {other} makes, which comes after the stage on "
+        f"{own}: these are no stages; make a plan with --objective throughput"
+    )
 
 
 def _cut(
@@ -168,10 +193,12 @@ def _cut(
                 wanted.add(at)
                 waiting += [maker[n] for n in _made(calls[at])]
         own.append([calls[at] for at in sorted(wanted)])
+    order = list(dict.fromkeys(devices))
     users: dict[int, tuple[torch.nn.Parameter, set[int]]] = {}
     for at, stage in stage_of.items():
-        for parameter in _parameters(calls[at]):
-            users.setdefault(id(parameter), (parameter, set()))[1].add(stage)
+        for parameter in parameters_of(calls[at]):
+            rank = order.index(devices[stage])
+            users.setdefault(id(parameter), (parameter, set()))[1].add(rank)
     shared = [(p, tuple(sorted(on))) for p, on in users.values() if len(on) > 1]
     return Cut(devices, own, passed, loss, shared)
 
@@ -186,7 +213,7 @@ class StageModule(torch.nn.Module):
         self._calls, self._gets, self._gives, self._is_last = calls, gets, gives, is_last
         sources = [each for call in calls for each in call.sources]
         self.batch = sorted({each.number for each in sources if isinstance(each, Batch)})
-        found = {id(p): p for call in calls for p in _parameters(call)}
+        found = {id(p): p for call in calls for p in parameters_of(call)}
         self.own = torch.nn.ParameterList(found.values())
         changed = {
             first.number

