@@ -83,7 +83,7 @@ def place(
 ) -> Answer:
     """Decide where every op of PROFILE runs, and in what order.
 
-    Exit status 1 if the plan does not fit in memory; it is written nevertheless.
+    Exit status 1 if the plan, or its pipeline, does not fit in memory; it is written nevertheless.
     """
     from enplace.frameworks.registry import about_usual_grain
     from enplace.placers import STEP_TIME, PlaceOptions, Stop
@@ -401,12 +401,14 @@ def make_answer(
     problem = result.schedule.problem
     document = {"profile": problem.profile.name, "cluster": problem.cluster.name}
     text = summary.describe(result, others, whole)
+    numbers = summary.numbers(result, others.expert, whole)
+    pipeline_fits = numbers.get("pipeline", {"feasible": True})["feasible"]
     return Answer(
         document
-        | summary.numbers(result, others.expert, whole)
+        | numbers
         | _worth(result, others)
         | {"data_parallel": [summary.replicas_numbers(others.shared)] if others.shared else []}
         | more,
         "\n".join([text, *([""] if written else []), *written]),
-        YES if result.schedule.fits else NO,
+        YES if result.schedule.fits and pipeline_fits else NO,
     )

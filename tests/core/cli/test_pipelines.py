@@ -2,6 +2,7 @@
 
 import json
 import sys
+from itertools import pairwise
 
 import pytest
 from tests.core.cli.conftest import MIB, machine, model
@@ -186,3 +187,26 @@ def test_a_run_refuses_to_recompute(enplace, folder):
     done = enplace("run", "train.py", "plan.json", "--profile", "p.json", "--trust")
     assert done.status == 2
     assert "recomputes activations on GPU 1" in done.err
+
+
+def test_a_plan_whose_pipeline_does_not_fit_ends_with_1(enplace, folder):
+    """A step frees each gradient after its update; a pipeline sums up all of them."""
+    layers = [f"layer_{number}" for number in range(4)]
+    backward = [f"gradients/{name}" for name in reversed(layers)]
+    profile = model([*layers, *backward, *(f"update/{name}" for name in layers)])
+    for op in profile["ops"]:
+        op["persistent_bytes"] = 10 * MIB * op["name"].startswith("layer")
+    chain = [*layers, *backward]
+    profile["edges"] = [
+        {"src": a, "output": 0, "dst": b, "bytes": 4} for a, b in pairwise(chain)
+    ] + [
+        {"src": name, "output": 1, "dst": name.replace("gradients", "update"), "bytes": 10 * MIB}
+        for name in backward
+    ]
+    (folder / "sums.json").write_text(json.dumps(profile))
+    (folder / "small.json").write_text(json.dumps(machine(35 * MIB)))
+    place = ("place", "sums.json", "--cluster", "small.json", "--objective", "throughput")
+    done = enplace(*place, "--time-limit", 1, "--json")
+    assert done.document["feasible"]
+    assert not done.document["pipeline"]["feasible"]
+    assert done.status == 1
