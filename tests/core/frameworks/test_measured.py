@@ -9,6 +9,7 @@ import pytest
 from enplace.cli.runs import describe_run
 from enplace.frameworks.measured import (
     NOT_SEEN,
+    SHARED_CORES,
     MeasuredRun,
     run_from,
     run_message,
@@ -259,3 +260,48 @@ def test_separate_hosts_may_differ_by_rounding_only():
     assert "by more than rounding" in describe_run(wrong, "hosts.json")
     of_one = on_cpus([f"{TASKS[0]}/device:CPU:{number}" for number in range(2)])
     assert replace(of_one, weights_difference=1.5e-8).changes_result
+
+
+def test_a_run_on_labels_proves_where_ops_run_and_times_nothing():
+    facts = {
+        "labels": True,
+        "placed_by_module": 2,
+        "earlier_than_planned": 3,
+        "transfers": 4,
+        "moved_bytes": 1 << 20,
+        "placed_peak_bytes": {"GPU:1": 1 << 21},
+        "predicted_peak_bytes": {"GPU:1": 1 << 22},
+        "gradients_difference": 0.0,
+    }
+    run = make_run(facts=facts, loss_difference=0.0, weights_difference=0.0)[1]
+    text = describe_run(run, "cpu:2")
+    assert not run.verdict
+    assert "step time" not in text.replace("no step time", "")
+    assert "labels of one CPU" in text
+    for words in ("1.0 MiB in a step", "where their module is", "gradients differ by"):
+        assert words in text
+    assert "most held by GPU 1" in text
+    assert "predicted 4.0 MiB" in text
+
+
+def test_a_pipeline_of_processes_has_its_own_tolerance_and_caveat():
+    rows = [{"device": "CPU:0", "busy_share": 0.5, "peak_bytes": 1 << 20, "in_flight": 2}]
+    of_pipeline = {
+        "schedule": "1f1b",
+        "microbatches": 4,
+        "samples": 8,
+        "stages": 2,
+        "shared_parameters": 1,
+        "own_statistics": [],
+        "whole_difference": None,
+        "without_dropout": True,
+        "devices": rows,
+    }
+    facts = {"pipeline": of_pipeline, "processes": 2, "tolerance": 1e-5}
+    run = replace(on_cpus(), facts=facts, loss_difference=1e-6, first_step_difference=2e-6)
+    assert not run.changes_result
+    assert replace(run, first_step_difference=2e-5).changes_result
+    assert run.caveat == SHARED_CORES
+    text = describe_run(run, "cpu:2")
+    for words in ("2 stages, 1 parameter exchanged", "time per micro-batch", "Dropout is off"):
+        assert words in text

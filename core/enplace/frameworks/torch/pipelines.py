@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ from enplace.frameworks.torch.comparison import (
     steps_of,
     way_of,
 )
+from enplace.frameworks.torch.error_text import lacking
 from enplace.frameworks.torch.following import SEED
 from enplace.frameworks.torch.matching import check_plan
 from enplace.frameworks.torch.pipeline_files import ANSWER, JOB, PROGRESS, SCHEDULES, WHY
@@ -103,6 +105,12 @@ def check_pipeline(problem: Problem, plan: Plan, wanted: Microbatches, devices: 
         raise PlanError(
             f"Enplace runs pipelines of PyTorch as {listed(SCHEDULES)}, not as {wanted.schedule}"
         )
+    made = SCHEDULES[wanted.schedule]
+    try:
+        getattr(importlib.import_module("torch.distributed.pipelining"), made)
+    except (ImportError, AttributeError):
+        missing = f"torch.distributed.pipelining.{made}"
+        raise EnplaceError(lacking(torch.__version__, missing)) from None
     match = LOCAL.fullmatch(devices.strip())
     assert match is not None
     there = torch.cuda.device_count() if match[1].lower() == "gpu" else int(match[2])

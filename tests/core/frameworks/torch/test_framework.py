@@ -1,6 +1,6 @@
 import pytest
 
-from enplace.errors import FileError
+from enplace.errors import ClusterError, FileError
 from enplace.frameworks.registry import (
     about_usual_grain,
     at_usual_grain,
@@ -94,3 +94,15 @@ def test_blocks_stay_whole_for_throughput_unless_a_constraint_divides_one():
     divided = problem.constrained(pins=((ops[0], 0), (ops[1], 1)))
     assert at_usual_grain(divided, THROUGHPUT) is divided
     assert about_usual_grain(divided, THROUGHPUT) == ""
+
+
+def test_labels_are_for_runs_alone():
+    framework = frameworks()["torch"]
+    framework.check_devices("cpu:2", for_run=True)
+    with pytest.raises(ClusterError, match="does not divide a device"):
+        framework.check_devices("cpu:2")
+    with pytest.raises(ClusterError, match="runs on one host"):
+        framework.check_devices("hosts.json", for_run=True)
+    assert framework.uses_labels("cpu:2")
+    assert not framework.uses_labels("gpu:2")
+    assert not frameworks()["tensorflow"].uses_labels("cpu:2")
