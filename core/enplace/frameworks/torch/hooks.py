@@ -58,8 +58,12 @@ def modules_in_plan(
         if "/".join(filter(None, (scopes[owner], own))) not in planned:
             return None
     found = {path: on[scope] for path, scope in scopes.items() if scope in on}
-    divided = [path or type(model).__name__ for path, devices in found.items() if len(devices) > 1]
-    divided = [path for path in divided if path != type(model).__name__]  # its ops follow others
+    modules = dict(model.named_modules())
+    divided = [
+        path
+        for path, devices in found.items()
+        if len(devices) > 1 and path and _has_parts(modules[path])
+    ]  # ops of the root, and a layer without parameters that is called twice, follow others
     if divided:
         shown = listed([f"'{path}'" for path in divided[:_MOST]])
         more = f" and {len(divided) - _MOST} more" if len(divided) > _MOST else ""
@@ -68,6 +72,11 @@ def modules_in_plan(
             f"between modules; make a plan with --grain module, or run it op by op with enplace run"
         )
     return {path: min(devices) for path, devices in found.items() if len(devices) == 1}
+
+
+def _has_parts(module: torch.nn.Module) -> bool:
+    own = module.parameters(recurse=False)
+    return any(True for _ in own) or any(True for _ in module.children())
 
 
 def torch_devices(cluster: Cluster, plan: Plan) -> dict[int, torch.device]:

@@ -165,3 +165,9 @@ def test_modules_on_two_devices_train_with_parameters_and_gradients_where_planne
     assert {p.device.type for p in model.parameters()} == {"cpu", "meta"}
     assert all(placed.called.values())
     assert len(placed.called) == len(found)
+
+
+def test_a_layer_without_parameters_may_be_called_on_two_devices():
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU())
+    planned = {"0/weight": 0, "0/mm": 0, "1/relu": 0, "1/relu_1": 1}
+    assert modules_in_plan(model, planned) == {"0": 0}
