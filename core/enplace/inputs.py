@@ -136,6 +136,31 @@ def make_problem(
     return problem if whole else at_usual_grain(problem, objective)
 
 
+def make_roomy_problem(
+    profile: Profile | PathLike,
+    cluster: ClusterChoice,
+    scale_compute: float = 1.0,
+    scale_links: float = 1.0,
+    reserve: str = "",
+    **given: Any,
+) -> tuple[Problem, Cluster]:
+    """Build a problem as :func:`make_problem` does, but with boundless memory; return the cluster.
+
+    A problem whose variables are too large for its cluster cannot be built.
+
+    Raises
+    ------
+    EnplaceError
+        If a file, a name or a constraint cannot be used.
+    """
+    from enplace.readers.clusters import cluster_from
+    from enplace.values.cluster_variants import boundless
+
+    profile = find_profile(profile)
+    machine = cluster_from(cluster, profile).scaled(scale_compute, scale_links).reserving(reserve)
+    return make_problem(profile, boundless(machine), **given), machine
+
+
 def _how_to_profile(path: PathLike) -> str:
     """Return the command that makes the profile of a model; empty if it is none."""
     from enplace.frameworks.registry import suffixes

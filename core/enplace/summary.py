@@ -168,24 +168,11 @@ def _objective_numbers(plan: Plan) -> dict[str, Any]:
     return found
 
 
-def _play_pipeline(result: Result) -> PipelineSchedule | None:
-    """Simulate a plan for throughput in training with as many samples as it ever holds."""
-    from enplace.machine.op_passes import backward_ops
-    from enplace.machine.pipelines.pipeline import samples_that_fill, simulate_pipeline
-    from enplace.values.problem import THROUGHPUT
-
-    problem, plan = result.schedule.problem, result.plan
-    rule = plan.load_rule
-    if plan.objective != THROUGHPUT or rule is None or not rule.in_flight:
-        return None
-    if not backward_ops(problem).any():
-        return None
-    return simulate_pipeline(problem, plan, rule.pipeline, samples_that_fill(problem, rule), rule)
-
-
 def _pipeline_numbers(result: Result) -> dict[str, Any]:
     """Return the memory of a plan with its samples in flight; empty if it is for no pipeline."""
-    found = _play_pipeline(result)
+    from enplace.machine.pipelines.pipeline import fill_pipeline
+
+    found = fill_pipeline(result.schedule.problem, result.plan)
     if found is None:
         return {}
     capacity = result.schedule.problem.cluster.capacity_bytes
@@ -314,6 +301,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
 
     ``whole`` has the regexes by which layers were kept whole.
     """
+    from enplace.machine.pipelines.pipeline import fill_pipeline
     from enplace.placing.prices import about_price
 
     schedule, plan = result.schedule, result.plan
@@ -326,7 +314,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     lines = _objective_lines(result)
     lines += [["replicas", "", listed(names)] for names in _replicas(schedule).get("replicas", [])]
     lines += _layer_lines(schedule, whole)
-    pipeline = _play_pipeline(result)
+    pipeline = fill_pipeline(problem, plan)
     lines += _pipeline_lines(problem, pipeline)
     lines += _step_lines(result, others.expert)
     sent = float((schedule.transfer_finish_us - schedule.transfer_start_us).sum())

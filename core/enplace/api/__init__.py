@@ -27,6 +27,7 @@ from enplace.inputs import (
     choose_method,
     find_profile,
     make_problem,
+    make_roomy_problem,
     method_names,
     read_problem_and_plan,
     read_start,
@@ -35,6 +36,7 @@ from enplace.inputs import (
     without_split_groups,
 )
 from enplace.machine.check_claims import simulate_given
+from enplace.mends.search import ROW_S, Fit, find_fit
 from enplace.option import Value
 from enplace.placers import PlaceOptions, Placer, Progress, Stop, place_with_each, placers
 from enplace.placers import place as run_placer
@@ -44,7 +46,7 @@ from enplace.readers.samples import samples as bundled_samples
 from enplace.serving.answer import Serving, find_serving
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
-from enplace.values.problem import STEP_TIME, Problem, split_problem
+from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem, split_problem
 from enplace.values.profile import Profile
 from enplace.values.schedule import Schedule
 from enplace.writers import write_profile
@@ -54,6 +56,7 @@ __all__ = [
     "Comparison",
     "EnplaceError",
     "EnplaceWarning",
+    "Fit",
     "Plan",
     "Problem",
     "Profile",
@@ -63,6 +66,7 @@ __all__ = [
     "Serving",
     "clusters",
     "compare",
+    "fit",
     "from_networkx",
     "methods",
     "place",
@@ -339,6 +343,68 @@ def compare(
         {name: Result.of(each) for name, each in results.items()},
         {name: str(error) for name, error in failures.items()},
     )
+
+
+@checked
+def fit(
+    profile: Profile | PathLike,
+    cluster: ClusterChoice,
+    *,
+    objective: str = STEP_TIME,
+    time_limit_s: float = ROW_S,
+    seed: int = 0,
+    constraints: PathLike | None = None,
+    grain: str = "",
+    whole: str | Iterable[str] = (),
+    reserve: str = "",
+    options: Mapping[str, Value] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    **given: Demand,
+) -> Fit:
+    """Find what would make a model fit in memory, and what each way costs.
+
+    Parameters
+    ----------
+    objective : {"step-time", "throughput"}
+        What each plan is for.
+    time_limit_s : float
+        How long to search for a plan with each change, in seconds.
+    profile, cluster, seed, constraints, grain, whole, reserve, options, progress, **given
+        As for :func:`place`.
+
+    Returns
+    -------
+    Fit
+        ``fits`` says whether the model fits as it is, ``rows`` holds what was tried, each with its
+        ``change``, ``result`` and ``batch_us``; ``print`` shows a table, and ``save`` writes all
+        plans that fit to a folder.
+
+    Raises
+    ------
+    EnplaceError
+        If something cannot be used.
+
+    Examples
+    --------
+    >>> found = ep.fit("model.enplace", "v100-2-pcie")
+    >>> found.save("ways")
+    """
+    if objective not in (STEP_TIME, THROUGHPUT):
+        raise EnplaceError(f"objective is '{objective}'; use '{STEP_TIME}' or '{THROUGHPUT}'")
+    asked = replace(_options(objective, time_limit_s, seed, progress), values=dict(options or {}))
+    problem, machine = make_roomy_problem(
+        profile,
+        cluster,
+        reserve=reserve,
+        constraints=constraints,
+        grain=grain,
+        whole=texts(whole, "whole"),
+        objective=objective,
+        **demands(given),
+    )
+    found = find_fit(problem, machine, usual_method, replace(asked, stop=Stop()), time_limit_s)
+    rows = (replace(row, result=row.result and Result.of(row.result)) for row in found.rows)
+    return replace(found, rows=tuple(rows))
 
 
 def _problem(

@@ -237,6 +237,23 @@ constraints_option = all_of(
     ),
 )
 
+seed_option = whole_option(
+    "--seed",
+    0,
+    2**32 - 1,
+    "Seed of random numbers: equal seeds give equal plans unless time ends the search.",
+    default=0,
+)
+
+placer_values_option = click.option(
+    "--option",
+    "option_texts",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of the method; 'enplace methods --json' lists them. Can be repeated. Each "
+    "option also has a flag of its own, such as --load or --rounds.",
+)
+
 solver_options = all_of(
     click.option(
         "--objective",
@@ -252,21 +269,8 @@ solver_options = all_of(
         metavar="SECONDS",
         help="Stop a search after this time, with its best plan.",
     ),
-    whole_option(
-        "--seed",
-        0,
-        2**32 - 1,
-        "Seed of random numbers: equal seeds give equal plans unless time ends the search.",
-        default=0,
-    ),
-    click.option(
-        "--option",
-        "option_texts",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="An option of the method; 'enplace methods --json' lists them. Can be repeated. Each "
-        "option also has a flag of its own, such as --load or --rounds.",
-    ),
+    seed_option,
+    placer_values_option,
 )
 
 

@@ -24,7 +24,6 @@ def with_batch(profile: Profile, factor: float) -> Profile:
     is_data = carries[profile.tensor_op] & (profile.tensor_output != CONTROL)
     works = carries.copy()
     works[profile.edge_op[is_data[profile.edge_tensor]]] = True
-    measured = profile.measured
     return replace(
         profile,
         **{
@@ -34,11 +33,17 @@ def with_batch(profile: Profile, factor: float) -> Profile:
         tensor_bytes=np.where(
             is_data, np.rint(factor * profile.tensor_bytes), profile.tensor_bytes
         ).astype(np.int64),
-        measured=Measurement(
-            op_devices=measured.op_devices,
-            cluster=measured.cluster,
-            framework=measured.framework_name,
-            estimated=measured.estimated,
-            estimated_speed=measured.estimated_speed,
-        ),
+        measured=measured_otherwise(profile.measured),
+    )
+
+
+def measured_otherwise(measured: Measurement) -> Measurement:
+    """Return what is true of a step with another batch than the one that was measured."""
+    return Measurement(
+        op_devices=measured.op_devices,
+        cluster=measured.cluster,
+        framework=measured.framework_name,
+        guessed_backward=measured.guessed_backward,
+        estimated=measured.estimated,
+        estimated_speed=measured.estimated_speed,
     )

@@ -8,7 +8,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from enplace.errors import ClusterError
-from enplace.values.cluster import Cluster, Device, Link
+from enplace.values.cluster import Cluster, Device, Link, LinkCost
+from enplace.values.limits import MAX_BYTES
+
+HOST_LINK = LinkCost(12.0, 8.333e-5)
+"""What a GPU and the memory of its host are assumed to be linked by: PCIe 4, as in ``pcie-2``."""
+
+THROUGH_HOST = LinkCost(20.0, 1e-4)
+"""What two GPUs are assumed to be linked by if nothing tells it: PCIe 4, as in ``pcie-2``."""
+
+HOST_BYTES, HOST_LANES = 256 << 30, 16
+"""What a host is assumed to have, as in ``pcie-2``."""
 
 
 def with_memory(cluster: Cluster, factor: float) -> Cluster:
@@ -21,21 +31,67 @@ def with_memory(cluster: Cluster, factor: float) -> Cluster:
     return replace(cluster, devices=devices)
 
 
-def with_gpus(cluster: Cluster, n: int) -> Cluster:
+def boundless(cluster: Cluster) -> Cluster:
+    """Return a cluster whose devices have room for everything."""
+    devices = (replace(each, capacity_bytes=MAX_BYTES) for each in cluster.devices)
+    return replace(cluster, devices=tuple(devices))
+
+
+def with_gpus(cluster: Cluster, n: int, assumed: LinkCost | None = None) -> Cluster:
     """Return the cluster with its first ``n`` GPUs, or with copies of its first one.
 
     A copy is linked to others as the first GPU is; to the first GPU and other copies, as the first
     is to the second. It shares the channels that several pairs of devices share, and has the others
     for itself.
 
+    Parameters
+    ----------
+    assumed : LinkCost, optional
+        How the only GPU of a cluster and its copies are linked.
+
     Raises
     ------
     ClusterError
-        If GPUs are to be added to one alone.
+        If GPUs are to be added to one alone, and no link is assumed.
     """
-    if n > len(cluster.gpus):
-        return _with_copies(cluster, n - len(cluster.gpus))
-    return with_devices(cluster, [*cluster.gpus[:n], *cluster.cpus])
+    n_copies = n - len(cluster.gpus)
+    if n_copies <= 0:
+        return with_devices(cluster, [*cluster.gpus[:n], *cluster.cpus])
+    if len(cluster.gpus) == 1 and assumed is not None:
+        copy = _copies(cluster, cluster.devices[cluster.gpus[0]], 1)[0]
+        cluster, n_copies = _with_copy_of_only_one(cluster, copy, assumed), n_copies - 1
+    return _with_copies(cluster, n_copies) if n_copies else cluster
+
+
+def with_host(cluster: Cluster) -> Cluster:
+    """Return a cluster without a CPU with one whose memory and links are assumed."""
+    host = Device("CPU:0", "cpu", HOST_BYTES, lanes=HOST_LANES)
+    return _with_device(cluster, host, dict.fromkeys(range(cluster.n_devices), HOST_LINK))
+
+
+def _with_copy_of_only_one(cluster: Cluster, copy: Device, assumed: LinkCost) -> Cluster:
+    (only,) = cluster.gpus
+    links = {link.target: link for link in cluster.links if link.source == only}
+    costs = {end: LinkCost(link.b0_us, link.b1_us_per_byte) for end, link in links.items()}
+    return _with_device(cluster, copy, costs | {only: assumed})
+
+
+def _with_device(cluster: Cluster, device: Device, costs: dict[int, LinkCost]) -> Cluster:
+    """Add a device that has a channel for each direction of each of its links."""
+    channels, links, new = list(cluster.channels), list(cluster.links), cluster.n_devices
+    names = [each.name for each in cluster.devices] + [device.name]
+    for other, cost in costs.items():
+        for ends in ((new, other), (other, new)):
+            links.append(
+                Link(*ends, float(cost.b0_us), float(cost.b1_us_per_byte), (len(channels),))
+            )
+            channels.append(f"{names[ends[0]]}->{names[ends[1]]}, assumed")
+    return replace(
+        cluster,
+        devices=(*cluster.devices, device),
+        channels=tuple(channels),
+        links=tuple(links),
+    )
 
 
 def with_devices(cluster: Cluster, devices: Iterable[int]) -> Cluster:

@@ -54,7 +54,7 @@ from enplace.names.guessed_passes import backward_hint
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.memory import MemoryCurve
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem
+from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.profile import IntArray
 
 KINDS = ("inference", "1f1b", "interleaved", "zb-h1", "gpipe")
@@ -258,6 +258,19 @@ def simulate_pipeline(
 def samples_that_fill(problem: Problem, rule: LoadRule) -> int:
     """Return how many samples fill a pipeline, so that it holds as many as it ever does."""
     return rule.microbatches if rule.pipeline == "gpipe" else 3 * problem.cluster.n_devices
+
+
+def fill_pipeline(problem: Problem, plan: Plan) -> PipelineSchedule | None:
+    """Simulate a plan for throughput in training with as many samples as it ever holds.
+
+    None for other plans, and if only one sample counts towards memory.
+    """
+    rule = plan.load_rule
+    if plan.objective != THROUGHPUT or rule is None or not rule.in_flight:
+        return None
+    if not backward_ops(problem).any():
+        return None
+    return simulate_pipeline(problem, plan, rule.pipeline, samples_that_fill(problem, rule), rule)
 
 
 def _shortest(

@@ -1,7 +1,7 @@
 """What would let a pipeline fit: recomputation, or more GPUs, by the memory of the simulation.
 
 Stages are cut along one order of the graph so that the fullest device holds as little as it can.
-What is said of a cut was simulated, on the GPUs that there are or on more like the last of them.
+What is said of a cut was simulated, on the GPUs that there are or on more like the first of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from enplace.placers.max_load.table.dp import Partition, build_task, chains
 from enplace.placing.candidates import unordered
 from enplace.placing.settle import settle
 from enplace.text import size
-from enplace.values.cluster import MAX_DEVICES, Cluster, Link
+from enplace.values.cluster import MAX_DEVICES, Cluster
+from enplace.values.cluster_variants import THROUGH_HOST, with_gpus
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -57,32 +58,48 @@ def _is_known(problem: Problem, rule: LoadRule) -> bool:
     return not apart and bool(problem.cluster.gpus)
 
 
-def describe_mend(problem: Problem, rule: LoadRule) -> str:
-    """Say with how many such GPUs a pipeline would fit, and whether it would if it recomputes.
+class PipelineFit(NamedTuple):
+    """A number of GPUs with which a pipeline fits, whether it recomputes, and what it holds.
 
-    Empty if that is not known: in inputs of 2020, with replicas, or without a backward pass.
+    Attributes
+    ----------
+    most_bytes : int
+        What the fullest GPU holds.
     """
-    if not _is_known(problem, rule):
-        return ""
-    row, n = _Row(problem, rule), len(problem.cluster.gpus)
-    again = True if rule.recompute else row.find_number(n, n, recompute=True)
-    if isinstance(again, _Fit):
-        return f"it would fit with --recompute ({size(again.most_bytes)} at most on each GPU)"
-    found = [(row.find_number(n, MOST_TIMES * n, recompute=False), "")]
-    found.append((row.find_number(n, MOST_TIMES * n, recompute=True), ", with --recompute"))
-    fits = [(fit, how) for fit, how in found if fit is not None]
-    least: list[str] = []
-    for number, (fit, how) in enumerate(fits):
-        if number == 0 or fit.n_gpus < fits[0][0].n_gpus:
-            least.append(f"on {fit.n_gpus} such GPUs{how} ({size(fit.most_bytes)} at most on each)")
-    return f"it would fit {', or '.join(least)}" if least else ""
-
-
-class _Fit(NamedTuple):
-    """A number of GPUs with which a pipeline fits, and what the fullest of them holds."""
 
     n_gpus: int
+    recompute: bool
     most_bytes: int
+
+
+def find_mends(problem: Problem, rule: LoadRule) -> list[PipelineFit]:
+    """Find what lets a pipeline fit: recomputation on the GPUs that there are, or more GPUs.
+
+    Of numbers of GPUs, the least is found without recomputation, and with it if that needs fewer.
+    Empty if none is known: in inputs of 2020, with replicas, or without a backward pass.
+    """
+    if not _is_known(problem, rule):
+        return []
+    row, n = _Row(problem, rule), len(problem.cluster.gpus)
+    again = None if rule.recompute else row.find_number(n, n, recompute=True)
+    if again is not None:
+        return [again]
+    kept = row.find_number(n, MOST_TIMES * n, recompute=False)
+    most = MOST_TIMES * n if kept is None else kept.n_gpus - 1
+    return [*filter(None, [kept, row.find_number(n, most, recompute=True)])]
+
+
+def describe_mend(problem: Problem, rule: LoadRule) -> str:
+    """Say with how many such GPUs a pipeline would fit, or that it would if it recomputes."""
+    found = find_mends(problem, rule)
+    if found and found[0].n_gpus == len(problem.cluster.gpus) and found[0].recompute:
+        return f"it would fit with --recompute ({size(found[0].most_bytes)} at most on each GPU)"
+    ways = [
+        f"on {fit.n_gpus} such GPUs{', with --recompute' if fit.recompute else ''} "
+        f"({size(fit.most_bytes)} at most on each)"
+        for fit in found
+    ]
+    return f"it would fit {', or '.join(ways)}" if ways else ""
 
 
 class _Row:
@@ -108,7 +125,7 @@ class _Row:
         np.maximum.at(self._passing, at, find_passing(problem))
         self._passing *= self._on_gpu
 
-    def find_number(self, least: int, most: int, *, recompute: bool) -> _Fit | None:
+    def find_number(self, least: int, most: int, *, recompute: bool) -> PipelineFit | None:
         """Find the least number of GPUs with which a pipeline fits when it is simulated."""
         cluster, tries = self._problem.cluster, 0
         for n in range(least, min(most, MAX_DEVICES - len(cluster.cpus)) + 1):
@@ -117,7 +134,7 @@ class _Row:
                 continue
             held, capacity = self._simulate(stage_of, n, recompute)
             if (held <= capacity).all():
-                return _Fit(n, int(held.max()))
+                return PipelineFit(n, recompute, int(held.max()))
             tries += 1
             if tries == MOST_TRIES:
                 return None
@@ -133,7 +150,8 @@ class _Row:
             The largest share of a GPU's memory that a stage counts.
         """
         gpus, devices = self._problem.cluster.gpus, self._problem.cluster.devices
-        capacity = [devices[gpus[min(s, len(gpus) - 1)]].capacity_bytes for s in range(n)]
+        like = [*gpus, *[gpus[0]] * (n - len(gpus))]
+        capacity = [devices[gpu].capacity_bytes for gpu in like]
         all_bytes = self._held(n, n, recompute).sum() + self._passing.max(initial=0.0)
         too_little, enough = 0.0, float(all_bytes) / min(capacity)
         stage_of = np.full(len(self._place), n - 1)
@@ -178,7 +196,7 @@ class _Row:
 
     def _simulate(self, stage_of: IntArray, n: int, recompute: bool) -> tuple[IntArray, IntArray]:
         """Return what each GPU holds if such stages are on so many GPUs, and what it has."""
-        problem = replace(self._problem, cluster=with_gpus(self._problem.cluster, n))
+        problem = replace(self._problem, cluster=_of_gpus(self._problem.cluster, n))
         gpus = problem.cluster.gpus
         (plan,) = unordered(problem, self.place(problem, stage_of), "")
         plan = replace(plan, recompute=tuple(gpus) if recompute else ())
@@ -188,31 +206,6 @@ class _Row:
         return found.peak_bytes[gpus], problem.cluster.capacity_bytes[gpus]
 
 
-def with_gpus(cluster: Cluster, n: int) -> Cluster:
-    """Return a cluster with more GPUs, like its last one and with links like its first ones."""
-    gpus = cluster.gpus
-    like, beside = gpus[-1], gpus[0]
-    devices, channels, links = list(cluster.devices), list(cluster.channels), list(cluster.links)
-    between = {(link.source, link.target): link for link in cluster.links}
-
-    def join(source: int, target: int, like: Link) -> None:
-        name = f"{devices[source].name} > {devices[target].name}, added"
-        links.append(replace(like, source=source, target=target, channels=(len(channels),)))
-        channels.append(name)
-
-    for number in range(len(gpus), n):
-        new = len(devices)
-        devices.append(replace(cluster.devices[like], name=f"GPU:{number}, added", chip=""))
-        for other in range(new):
-            end = other if other < cluster.n_devices and other != like else beside
-            if end == like:  # a single GPU: as to any other device
-                end = next((d for d in range(cluster.n_devices) if d != like), like)
-            if end == like:
-                join(new, other, Link(0, 1, 0.0, 0.0, (0,)))
-                join(other, new, Link(0, 1, 0.0, 0.0, (0,)))
-                continue
-            join(new, other, between[like, end])
-            join(other, new, between[end, like])
-    return replace(
-        cluster, devices=tuple(devices), channels=tuple(channels), links=tuple(links), hosts=()
-    )
+def _of_gpus(cluster: Cluster, n: int) -> Cluster:
+    """Return a cluster with so many GPUs, which is not on several hosts: only memory counts."""
+    return replace(with_gpus(cluster, n, THROUGH_HOST), hosts=())

@@ -14,10 +14,11 @@ from enplace.machine.pipelines.memory import least_bytes
 from enplace.machine.pipelines.pipeline import samples_that_fill, simulate_pipeline
 from enplace.placers import PlaceOptions, place
 from enplace.placers.max_load.memory.in_flight import samples_matter
-from enplace.placers.max_load.memory.mending import describe_mend, with_gpus
+from enplace.placers.max_load.memory.mending import describe_mend
 from enplace.placing.candidates import unordered
 from enplace.placing.options import load_values
 from enplace.values.arrays import inverse
+from enplace.values.cluster_variants import THROUGH_HOST, with_gpus
 from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -120,9 +121,9 @@ def test_where_no_pipeline_fits_the_answer_says_how_many_gpus_would_do():
 
 @examples(6)
 @given(n=st.integers(1, 4), more=st.integers(0, 3))
-def test_gpus_that_are_added_are_like_the_last_one(n, more):
+def test_gpus_that_are_added_are_like_the_first_one(n, more):
     cluster = cluster_of(n, b0_us=3.0, capacity_bytes=KB)
-    found = with_gpus(cluster, n + more)
+    found = with_gpus(cluster, n + more, THROUGH_HOST)
     assert len(found.gpus) == n + more
     assert {found.devices[gpu].capacity_bytes for gpu in found.gpus} == {KB}
     added = [gpu for gpu in found.gpus if gpu >= cluster.n_devices]

@@ -1,0 +1,1 @@
+"""What would make a model fit: changes of batch, pipeline and machine, each with a plan."""

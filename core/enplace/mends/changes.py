@@ -1,0 +1,266 @@
+"""The changes that may make a model fit, from those that need nothing to those that need cards.
+
+Changes of one kind are a ladder: each asks for more than the one before, so the first that fits is
+the one to take. A change makes its problem only when it is tried, for there may be none: the
+variables may be too large for a cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from enplace.errors import DoesNotFitError
+from enplace.frameworks.roofline import GPUS
+from enplace.machine.op_passes import backward_ops
+from enplace.machine.pipelines.memory import added_by_stages
+from enplace.option import Value
+from enplace.placers.batch_shares import samples_of, share_of_batch
+from enplace.placers.max_load.memory.mending import find_mends
+from enplace.placing.options import RECOMPUTE, PlaceOptions
+from enplace.text import count, size
+from enplace.values.batch import measured_otherwise
+from enplace.values.cluster import MAX_DEVICES, Cluster, Device
+from enplace.values.cluster_variants import HOST_BYTES, THROUGH_HOST, with_gpus, with_host
+from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
+from enplace.values.profile import Profile
+
+MOST_PARTS = 64
+"""Most parts of a batch whose size nobody knows."""
+
+MOST_TIMES = (1.5, 2, 4)
+"""How many times as many GPUs are tried after one more."""
+
+_LINKED = "Links that the cluster does not describe are assumed to be PCIe 4, as in 'pcie-2'."
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """A change of a problem, and what a step is then.
+
+    Attributes
+    ----------
+    key : str
+        A name for files and programs, such as ``half-batch``.
+    title : str
+        What a person reads.
+    make : callable
+        Returns the problem; raises a DoesNotFitError if its variables alone are too large.
+    objective : str
+    share : float
+        Share of the batch that a step has.
+    steps : int
+        How many such steps are one: those before the last only sum gradients.
+    values : mapping
+        Options of the method.
+    about : str
+        What is assumed, in a sentence.
+    """
+
+    key: str
+    title: str
+    make: Callable[[], Problem]
+    objective: str
+    share: float = 1.0
+    steps: int = 1
+    values: Mapping[str, Value] = field(default_factory=dict)
+    about: str = ""
+
+
+Ladder = Iterable[Change]
+
+
+def as_it_is(problem: Problem, cluster: Cluster, options: PlaceOptions) -> Change:
+    """Return the change that changes nothing.
+
+    Parameters
+    ----------
+    problem : Problem
+        On any cluster with the devices of ``cluster``, such as one with boundless memory.
+    """
+    make = partial(replace, problem, cluster=cluster)
+    return Change("as-it-is", "as it is", make, options.objective, values=options.values)
+
+
+def list_ladders(problem: Problem, cluster: Cluster, options: PlaceOptions) -> Iterator[Ladder]:
+    """Yield the ladders of changes; the arguments are those of :func:`as_it_is`."""
+    plain = as_it_is(problem, cluster, options)
+    yield _recomputing(problem, plain, cluster)
+    if options.objective == STEP_TIME:
+        yield _accumulating(problem, plain, cluster)
+    yield _smaller_batches(problem, plain, cluster)
+    yield _with_host(problem, plain, cluster)
+    yield _more_cards(problem, plain, cluster, options)
+    yield _larger_cards(problem, plain, cluster)
+
+
+def _recomputing(problem: Problem, plain: Change, cluster: Cluster) -> Ladder:
+    """Return the pipeline that runs forward ops again: stages, not single ops, recompute."""
+    is_on = bool(plain.values.get(RECOMPUTE.name))
+    if is_on or len(cluster.gpus) < 2 or not backward_ops(problem).any():
+        return ()
+    title, values = "recompute activations", {**plain.values, RECOMPUTE.name: True}
+    if plain.objective != THROUGHPUT:
+        title, values = "a pipeline of batches that recomputes activations", {RECOMPUTE.name: True}
+    return (replace(plain, key="recompute", title=title, objective=THROUGHPUT, values=values),)
+
+
+def _parts(profile: Profile) -> tuple[int, Iterator[int]]:
+    """Return the batch size, or 0, and the numbers of parts that a batch may be cut into."""
+    batch = profile.measured.batch_size or 0
+    carries, fed = samples_of(profile)
+    if profile.measured.backward is not None or not (carries | fed).any():
+        return batch, iter(())
+    most = batch or MOST_PARTS
+    powers = [1 << n for n in range(1, most.bit_length())]
+    return batch, (n for n in dict.fromkeys([*powers, batch]) if n > 1 and most % n == 0)
+
+
+def _smaller_batches(problem: Problem, plain: Change, cluster: Cluster) -> Ladder:
+    batch, numbers = _parts(problem.measured_profile)
+    return [
+        replace(
+            plain,
+            key=f"batch-{batch // n}" if batch else f"batch-1-of-{n}",
+            title=f"a batch of {batch // n} instead of {batch}" if batch else f"1/{n} of the batch",
+            make=partial(_with_share, problem, cluster, n),
+            share=1 / n,
+        )
+        for n in numbers
+    ]
+
+
+def _accumulating(problem: Problem, plain: Change, cluster: Cluster) -> Ladder:
+    batch, numbers = _parts(problem.measured_profile)
+    is_training = backward_ops(problem).any()
+    each = " of {}".format
+    return [
+        replace(
+            plain,
+            key=f"{'accumulate' if is_training else 'parts'}-{n}",
+            title=f"{'accumulate gradients over' if is_training else 'the batch in'} {n} "
+            f"{'batches' if is_training else 'parts'}{each(batch // n) if batch else ''}",
+            make=partial(_with_share, problem, cluster, n, sums=True),
+            share=1 / n,
+            steps=n,
+        )
+        for n in numbers
+    ]
+
+
+def _with_share(problem: Problem, cluster: Cluster, parts: int, *, sums: bool = False) -> Problem:
+    """Return the problem of a part of the batch; with ``sums``, gradients of all parts are kept."""
+    profile = problem.measured_profile
+    shared = share_of_batch(profile, 1 / parts)
+    shared = replace(shared, measured=measured_otherwise(profile.measured))
+    if sums and backward_ops(problem).any():
+        kept = shared.persistent_bytes.copy()
+        summed = np.flatnonzero(added_by_stages(problem))
+        np.add.at(kept, shared.tensor_op[summed], shared.tensor_bytes[summed])
+        shared = replace(shared, persistent_bytes=kept)
+    return replace(problem, measured_profile=shared, cluster=cluster)
+
+
+def _with_host(problem: Problem, plain: Change, cluster: Cluster) -> Ladder:
+    """Return the cluster with a host, if any variable may be there."""
+    profile = problem.measured_profile
+    may_be_there = np.isfinite(profile.time_us[:, 1]) & (profile.persistent_bytes > 0)
+    if cluster.cpus or not may_be_there.any():
+        return ()
+    title = f"a host with {size(HOST_BYTES)} for the variables that may be there"
+    make = partial(_on, problem, with_host(cluster))
+    return (replace(plain, key="host", title=title, make=make, about=_LINKED),)
+
+
+def _on(problem: Problem, cluster: Cluster) -> Problem:
+    return replace(problem, cluster=cluster)
+
+
+def _more_cards(
+    problem: Problem, plain: Change, cluster: Cluster, options: PlaceOptions
+) -> Iterator[Change]:
+    """Yield more cards like the first one; for pipelines, as many as they are known to fit on."""
+    n = len(cluster.gpus)
+    about = _LINKED if n == 1 else ""
+    if not n:
+        return
+    wanted = [(k, False) for k in sorted({n + 1, *(math.ceil(times * n) for times in MOST_TIMES)})]
+    if plain.objective == THROUGHPUT:
+        found = find_mends(_with_room(problem, cluster), options.load_rule)
+        wanted = [(fit.n_gpus, fit.recompute) for fit in found if fit.n_gpus > n] or wanted
+    for k, recompute in wanted:
+        if k + len(cluster.cpus) > MAX_DEVICES:
+            return
+        more = with_gpus(cluster, k, THROUGH_HOST)
+        values = {**plain.values, RECOMPUTE.name: True} if recompute else plain.values
+        yield replace(
+            plain,
+            key=f"{k}-gpus{'-recompute' if recompute else ''}",
+            title=f"{count(k - n, 'more GPU')}{' and recomputation' if recompute else ''}, "
+            f"{k} in all",
+            make=partial(_on, problem, more),
+            values=values,
+            about=about,
+        )
+
+
+def _with_room(problem: Problem, cluster: Cluster) -> Problem:
+    """Return the problem on the fewest GPUs like those of a cluster that hold its variables."""
+    for n in range(len(cluster.gpus), MAX_DEVICES - len(cluster.cpus)):
+        with suppress(DoesNotFitError):
+            return replace(problem, cluster=with_gpus(cluster, n, THROUGH_HOST))
+    return problem
+
+
+def _larger_cards(problem: Problem, plain: Change, cluster: Cluster) -> Iterator[Change]:
+    """Yield larger cards in the place of all GPUs."""
+    if not cluster.gpus:
+        return
+    smallest = min(cluster.gpus, key=lambda gpu: cluster.devices[gpu].memory_bytes)
+    for title, memory_bytes, speed in larger_than(cluster.devices[smallest]):
+        devices = list(cluster.devices)
+        for gpu in cluster.gpus:
+            device = devices[gpu]
+            if device.memory_bytes < memory_bytes:
+                devices[gpu] = replace(
+                    device,
+                    capacity_bytes=memory_bytes - device.reserve_bytes,
+                    speed=speed or device.speed,
+                )
+        larger = replace(cluster, devices=tuple(devices))
+        yield replace(
+            plain,
+            key=f"gpus-of-{memory_bytes >> 30}GiB",
+            title=title,
+            make=partial(_on, problem, larger),
+        )
+
+
+def larger_than(device: Device) -> Iterator[tuple[str, int, float]]:
+    """Yield larger cards: what to call them, their memory, and their speed; 0 if nobody knows it.
+
+    Of a size, that card is taken whose speed is nearest.
+    """
+    own = GPUS.get(device.model)
+    if own is None:
+        alike = (gpu for gpu in GPUS.values() if gpu.speed == device.speed)
+        own = next((gpu for gpu in alike if gpu.memory_bytes == device.memory_bytes), None)
+    for n_bytes in sorted({gpu.memory_bytes for gpu in GPUS.values()}):
+        if n_bytes <= device.memory_bytes:
+            continue
+        if own is None:
+            yield f"GPUs of {size(n_bytes)}, as fast as now", n_bytes, 0.0
+            continue
+        sized = [gpu for gpu in GPUS.values() if gpu.memory_bytes == n_bytes]
+        card = min(sized, key=lambda gpu: abs(np.log(gpu.speed / own.speed)))
+        speed = device.speed * card.speed / own.speed
+        yield (
+            f"{card.title} of {size(n_bytes)}, speed {speed:.2g} instead of {device.speed:.2g}",
+            (n_bytes),
+            speed,
+        )

@@ -1,0 +1,168 @@
+"""What would make a model fit: changes, their plans, and what they cost."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import enplace as ep
+from enplace.cli.answer import NO, YES
+from enplace.errors import EnplaceError
+from enplace.mends.changes import larger_than
+from enplace.readers import read_plan
+from enplace.readers.archive import read_project
+from enplace.values.cluster import Device
+from enplace.values.cluster_variants import THROUGH_HOST, with_gpus, with_host
+from enplace.values.measurement import Measurement
+from enplace.values.problem import Problem
+from problems import cluster_of, profile_of
+
+KB, LAYERS, BATCH = 1000, 4, 8
+
+
+def training_step(weights=100):
+    """Return layers that keep 80 kB for a batch of 8 each, their gradients and updates."""
+    edges, persistent, types = [], {}, {"x": "IteratorGetNext"}
+    before = "x"
+    for i in range(LAYERS):
+        types |= {f"w{i}": "VariableV2", f"h{i}": "Relu"}
+        persistent[f"w{i}"] = weights
+        edges += [(before, f"h{i}", 80 * KB), (f"w{i}", f"h{i}", weights)]
+        before = f"h{i}"
+    behind = before
+    for i in reversed(range(LAYERS)):
+        back = f"gradients/h{i}"
+        types |= {back: "ReluGrad", f"gradients/w{i}": "BiasAddGrad"}
+        types[f"update/w{i}"] = "ApplyGradientDescent"
+        edges += [(behind, back, 80 * KB), (f"h{i}", back, 80 * KB)]
+        edges += [(back, f"gradients/w{i}", 80 * KB), (f"gradients/w{i}", f"update/w{i}", weights)]
+        edges += [(f"w{i}", f"update/w{i}", weights)]
+        behind = back
+    profile = profile_of(
+        dict.fromkeys(types, 100.0),
+        list(dict.fromkeys(edges)),
+        persistent=persistent,
+        cpu={f"w{i}": 1.0 for i in range(LAYERS)},
+    )
+    measured = Measurement(config={"batch": BATCH}, launch_gap_us=1.0)
+    kinds = tuple(types[name] for name in profile.op_names)
+    return replace(profile, op_types=kinds, measured=measured)
+
+
+def row(found, name):
+    return next(each for each in found.rows if each.change.key == name)
+
+
+def test_a_model_that_fits_needs_nothing_and_its_free_memory_is_said():
+    found = ep.fit(training_step(), cluster_of(1, capacity_bytes=1 << 30), time_limit_s=0.2)
+    assert found.fits
+    assert len(found.rows) == 1
+    assert "has 1.0 GiB free" in found.headline
+
+
+@pytest.fixture(scope="module")
+def ways():
+    """Return what makes the step fit one card with 60 % of the memory that it needs."""
+    return ep.fit(training_step(), cluster_of(1, capacity_bytes=240 * KB), time_limit_s=0.2)
+
+
+def test_each_change_that_fits_has_a_plan_within_the_memory_of_its_machine(ways):
+    assert not ways.fits
+    for each in ways.rows:
+        if each.fits:
+            assert (each.result.schedule.peak_bytes <= each.cluster.capacity_bytes).all()
+            assert each.batch_us >= ways.best_us
+    smaller = next(each for each in ways.rows if each.fits and each.change.key.startswith("batch"))
+    assert smaller.batch_us == pytest.approx(smaller.step_us / smaller.change.share)
+    more = next(each for each in ways.rows if each.change.key == "2-gpus")
+    assert "assumed" in more.change.about
+
+
+def test_of_accumulated_steps_only_the_last_changes_the_weights(ways):
+    parts = [each for each in ways.rows if each.change.steps > 1]
+    assert [each.fits for each in parts] == [False] * (len(parts) - 1) + [True]
+    least = parts[-1]
+    n, step_us = least.change.steps, least.result.step_time_us
+    updates_us = LAYERS * 100
+    assert n * step_us > least.batch_us >= n * step_us - (n - 1) * updates_us - 1
+
+
+def test_sums_of_gradients_take_memory_when_they_are_accumulated():
+    found = ep.fit(
+        training_step(weights=KB), cluster_of(1, capacity_bytes=300 * KB), time_limit_s=0.2
+    )
+    parts = next(each for each in found.rows if each.fits and each.change.steps > 1)
+    alone = row(found, f"batch-{BATCH // parts.change.steps}")
+    kept = parts.result.schedule.problem.profile.persistent_bytes.sum()
+    plain = alone.result.schedule.problem.profile.persistent_bytes.sum()
+    assert kept - plain == LAYERS * KB
+
+
+def test_variables_that_are_too_large_are_a_proof_and_more_cards_are_the_mend():
+    found = ep.fit(
+        training_step(weights=90 * KB), cluster_of(2, capacity_bytes=150 * KB), time_limit_s=0.2
+    )
+    assert found.rows[0].verdict == "no, proven: variables"
+    assert found.rows[0].result is None
+    with pytest.raises(EnplaceError, match="has no plan"):
+        found.save_row(1, "unused")
+    with pytest.raises(EnplaceError, match="there is no row 99"):
+        found.row(99)
+    assert any(each.fits and "gpus" in each.change.key for each in found.rows)
+    assert row(found, "host").cluster.devices[-1].kind == "cpu"
+
+
+def test_larger_cards_keep_what_is_known_of_their_speed(ways):
+    assert any("as fast as now" in each.change.title for each in ways.rows)
+    v100 = Device("GPU:0", "gpu", 16 << 30, 0.3)
+    title, n_bytes, speed = next(iter(larger_than(v100)))
+    assert (title.partition(" of ")[0], n_bytes >> 30) == ("RTX 4090", 24)
+    assert speed == pytest.approx(0.21)
+
+
+def test_plans_that_fit_are_written_and_can_be_opened(ways, tmp_path):
+    names = ways.save(tmp_path / "ways")
+    assert len(names) == 2 * sum(each.fits for each in ways.rows) > 0
+    for name in names:
+        if name.endswith(".enplace"):
+            project = read_project(tmp_path / "ways" / name)
+            ((title, plan),) = project.plans
+            problem = Problem(project.profile, project.cluster, project.constraints)
+            assert title in str(ways)
+            again = read_plan(tmp_path / "ways" / name.replace(".enplace", ".plan.json"), problem)
+            np.testing.assert_array_equal(again.plan.device, plan.device)
+
+
+def test_the_command_shows_a_table_and_writes_a_row(tmp_path, enplace):
+    ep.write(tmp_path / "P.enplace", training_step())
+    machine = tmp_path / "c.json"
+    machine.write_text(
+        '{"name": "one", "devices": [{"name": "GPU:0", "kind": "gpu", "capacity_bytes": 250000},'
+        '{"name": "CPU:0", "kind": "cpu", "capacity_bytes": 1000000}],'
+        '"default_links": {"gpu-cpu": {"b0_us": 1, "b1_us_per_byte": 0},'
+        '"cpu-gpu": {"b0_us": 1, "b1_us_per_byte": 0}}}'
+    )
+    given = ("fit", tmp_path / "P.enplace", "--cluster", machine, "--time-limit", 0.2)
+    done = enplace(*given, "--json")
+    assert done.status == YES
+    rows = done.document["rows"]
+    assert min(each["price"] for each in rows if each["feasible"]) == 0
+    number = next(each["row"] for each in rows if each["feasible"])
+    done = enplace(*given, "--row", number, "-o", tmp_path / "plan.json")
+    assert "accumulate gradients" in done.out
+    assert (tmp_path / "plan.json").exists()
+    assert "needs --output" in enplace(*given, "--row", 1).err
+    ep.write(tmp_path / "Q.enplace", training_step(weights=300 * KB))
+    done = enplace("fit", tmp_path / "Q.enplace", *given[2:], "-o", tmp_path / "ways")
+    assert done.status == (YES if "of the changes below fit" in done.out else NO)
+    assert "no, proven: variables" in done.out
+
+
+def test_one_gpu_gets_a_companion_and_a_cluster_gets_a_host_over_assumed_links():
+    one = cluster_of(1, cpu_lanes=1, b0_us=3.0)
+    two = with_gpus(one, 2, THROUGH_HOST)
+    assert [device.kind for device in two.devices] == ["gpu", "cpu", "gpu"]
+    assert two.b0_us[0, 2] == two.b0_us[2, 0] == THROUGH_HOST.b0_us
+    assert two.b0_us[1, 2] == two.b0_us[2, 1] == 3.0
+    assert len(with_gpus(one, 4, THROUGH_HOST).gpus) == 4
+    assert [device.kind for device in with_host(cluster_of(2)).devices] == ["gpu", "gpu", "cpu"]
