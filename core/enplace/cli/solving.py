@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 OTHERS_OP_S, OTHERS_SHARE = 6e-5, 0.1
 """Seconds per op that the plans to compare with take, and the most of the time limit for them."""
 
+WOULD_FIT = "'enplace fit' shows what would make it fit."
+
 LEAST_S = 0.5
 """Seconds in which they may begin even if the method took all of its time."""
 
@@ -120,7 +122,8 @@ def place(
             others = find_others(problem, objective, result.schedule, stop)
     files = {"placement_file": output, "schedule_file": schedule_file}
     kept = "" if given["grain"] else about_usual_grain(problem, objective)
-    about = [*filter(None, [kept]), *written]
+    hint = "" if result.schedule.fits else WOULD_FIT
+    about = [*filter(None, [hint, kept]), *written]
     answer = make_answer(
         result, others, about, given["whole"], seed=seed, kept_whole=kept or None, **files
     )
