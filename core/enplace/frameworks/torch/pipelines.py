@@ -144,9 +144,9 @@ def _start(folder: Path, n: int, report: Report) -> list[Message]:
         if answer is None and not (folder / WHY.format(rank)).exists()
     ]
     failures = _failures(folder)
-    own = [line for kind, _, line in failures if kind == "own" and _LOST not in line]
-    if own or (failures and not silent):
-        raise PlanError(own[0] if own else failures[0][2])
+    first = [each for each in failures if _LOST not in each[2]] or ([] if silent else failures)
+    for kind, _, line in first:
+        raise PlanError(line) if kind == "own" else WorkerError(line)
     if silent:
         raise WorkerError(
             f"process {silent[0]} of the pipeline ended without a result, and so the others were "

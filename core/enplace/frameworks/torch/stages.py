@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -203,6 +204,18 @@ def _cut(
     return Cut(devices, own, passed, loss, shared)
 
 
+class _Whole(torch.autograd.Function):
+    """Passes a tensor on as it is, and its gradient in one piece of memory, as sending needs it."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.contiguous()
+
+
 class StageModule(torch.nn.Module):
     """A stage: gets what the one before it passes, and its own parts of the batch by name."""
 
@@ -227,13 +240,13 @@ class StageModule(torch.nn.Module):
     ) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """Make the calls of the stage on a micro-batch."""
         known = {
-            number: each.clone() if copied else each
+            number: each.clone() if copied else _Whole.apply(each)
             for number, each, copied in zip(self._gets, received, self._copied, strict=True)
         }
         own = {int(name.removeprefix(PART)): each for name, each in batch.items()}
         for call in self._calls:
             call.again(known, own)
-        given = tuple(known[number] for number in self._gives)
+        given = tuple(known[number].contiguous() for number in self._gives)
         if self._is_last:
             return given[0].reshape(1)  # results of micro-batches are put together by rows
         return given[0] if len(given) == 1 else given
