@@ -88,7 +88,7 @@ class PaneSizes(QObject):
         self._views = {view.id: view for view in views if view.id in docks}
         self._order = list(self._views)
         self._folded: set[str] = set()
-        self._by_hand = set(_names(kept.value(_BY_HAND_KEY)))
+        self._by_hand = set(saved_names(kept.value(_BY_HAND_KEY)))
         self._pressed: dict[str, tuple[int, int]] | None = None
         self._timer = call_later(self, self._settle)
         window.installEventFilter(self)
@@ -296,6 +296,7 @@ def _name(area: Qt.DockWidgetArea) -> str:
     return area.name or ""
 
 
-def _names(found: object) -> list[str]:
+def saved_names(found: object) -> list[str]:
+    """Return a list of names as settings keep it, one name alone as itself."""
     names = [found] if isinstance(found, str) else found
     return [each for each in names if isinstance(each, str)] if isinstance(names, list) else []

@@ -10,16 +10,17 @@ from PySide6.QtCore import QByteArray, QObject, QSettings, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QCursor
 from PySide6.QtWidgets import QApplication, QMainWindow, QStackedWidget, QWidget
 
+from enplace_studio.jobs.call_later import call_later
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document
 from enplace_studio.shell.docks import Dock
-from enplace_studio.shell.pane_sizes import PaneSizes
+from enplace_studio.shell.pane_sizes import PaneSizes, saved_names
 from enplace_studio.views import all_views
 from enplace_studio.views.view import Pictured, View, Zoomable
 from enplace_studio.widgets.pictures import Drawing
 
 PREPARE_MS = 200
-_LAYOUT_KEY = "window/state"
+_LAYOUT_KEY, _UNUSED_KEY = "window/state", "window/unused"
 
 
 class Panes(QObject):
@@ -49,7 +50,8 @@ class Panes(QObject):
         self._document, self._solver = document, solver
         self._table = all_views()
         self._docked = [view for view in self._table if view.area is not None]
-        self._open_docks = {view.id for view in self._docked}
+        self._unused = self._not_yet_used()
+        self._open_docks = {view.id for view in self._docked} - {*self._unused}
         self.views: dict[str, QWidget] = {}
         self.docks: dict[str, Dock] = {}
         self._sharing: PaneSizes | None = None
@@ -58,6 +60,15 @@ class Panes(QObject):
             *(partial(self._make, view) for view in self._table),
         ]
         QTimer.singleShot(PREPARE_MS, self, self._prepare)
+
+    def _not_yet_used(self) -> list[str]:
+        """List the views that open at their first use, which is still to come."""
+        if self._settings.contains(_UNUSED_KEY):
+            return saved_names(self._settings.value(_UNUSED_KEY))
+        return [] if self._settings.contains(_LAYOUT_KEY) else self._first_unused()
+
+    def _first_unused(self) -> list[str]:
+        return [view.id for view in self._docked if view.is_used is not None]
 
     # Create the panes
 
@@ -75,6 +86,7 @@ class Panes(QObject):
             dock = self.docks[view.id] = Dock(view.id, view.title, widget)
             dock.hide()
             self._window.addDockWidget(view.area, dock)
+            dock.toggleViewAction().triggered.connect(partial(self._note_use, view.id))
 
     def _complete(self) -> None:
         """Make the views that are still missing, and arrange them, once."""
@@ -83,6 +95,14 @@ class Panes(QObject):
         while self._steps:
             self._steps.pop(0)()
         self._sharing = PaneSizes(self._window, self._docked, self.docks, self._settings)
+        call_later(
+            self,
+            self._open_used,
+            self._document.opened,
+            self._document.problem_changed,
+            self._document.current_changed,
+            self._document.file_changed,
+        )
         self.built.emit()
         # Sizes take effect only after the panes have been laid out; until then, none is painted.
         self._window.setUpdatesEnabled(False)
@@ -114,6 +134,22 @@ class Panes(QObject):
             middle.setFocus()
         for name in self._open_docks:
             self.docks[name].show()
+        self._open_used()
+
+    def _open_used(self) -> None:
+        """Open the panes that have something to show for the first time."""
+        if not self._document.problem or self._middle.currentWidget() is not self.middle_view:
+            return
+        for view in self._docked:
+            if view.id in self._unused and view.is_used and view.is_used(self._document):
+                self._note_use(view.id)
+                self.docks[view.id].show()
+
+    def _note_use(self, name: str) -> None:
+        """From now on, a pane is as the user leaves it."""
+        if name in self._unused:
+            self._unused.remove(name)
+            self._settings.setValue(_UNUSED_KEY, self._unused)
 
     def is_in_middle(self, name: str) -> bool:
         """Return whether a view is the one shown in the middle."""
@@ -213,10 +249,14 @@ class Panes(QObject):
 
     def reset(self) -> None:
         """Restore the default arrangement of the docks."""
+        self._unused = self._first_unused()
+        self._settings.setValue(_UNUSED_KEY, self._unused)
         for view in self._docked:
             if view.area is not None and (dock := self.docks.get(view.id)):
                 dock.setFloating(False)
                 self._window.addDockWidget(view.area, dock)
-                dock.setVisible(self._document.problem is not None)
+                is_open = self._document.problem is not None
+                dock.setVisible(is_open and view.id not in self._unused)
+        self._open_used()
         if self._sharing is not None:
             self._sharing.reset()

@@ -100,7 +100,7 @@ class MainWindow(QMainWindow):
         self.status_line = StatusLine(self.document, self.solver)
         self.statusBar().setSizeGripEnabled(False)
         self.statusBar().addWidget(self.status_line, 1)
-        self.toast = Toast(centre, self.document.undo_stack.undo)
+        self.toast = Toast(self, self.document.undo_stack.undo)
         self.offer = Offer(centre, self.document.apply_stamp, self.document.drop_stamp)
         self.tour = Tour(self, self._tour_targets)
 

@@ -25,6 +25,8 @@ MAX_CHANNEL_ROWS = 6
 
 NEXT_TO_NOTHING = 0.02
 """A CPU that is busy for less of the step than this gets a thin lane."""
+IDLE = 0.005
+"""A CPU that is busy for less, which would read 0 %, has no lane."""
 
 MEASURED_SHARE = 0.65
 """Height of a measured lane relative to the planned one above it."""
@@ -136,11 +138,13 @@ def rows_of(
 
 
 def _device_rows(schedule: Schedule, device: int, group: IntArray | None) -> Iterator[Row]:
-    """Make one row, or one per lane for a CPU that uses several."""
+    """Make one row, or one per lane for a CPU that uses several; none for an idle CPU."""
     described = schedule.problem.cluster.devices[device]
     tracks = device_tracks(schedule, device, lasting=True)
     for track in tracks:
         busy = track.busy_us / max(schedule.makespan_us, 1e-9)
+        if device not in schedule.problem.cluster.gpus and busy < IDLE:
+            continue
         yield Row(
             **vars(track),
             title="" if track.lane else device_label(described.name),

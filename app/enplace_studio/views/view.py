@@ -87,6 +87,9 @@ class View:
     area : Qt.DockWidgetArea or None
         Its default dock area; None for a view in the middle. The first of these is shown when a
         model opens, another one only when asked for, with the docks on the left beside it.
+    is_used : callable or None
+        Says of a document whether it has something for this view. The pane is closed until then;
+        afterwards, it is as the user leaves it. None if it is open from the beginning.
     width, height : int or None
         Preferred size in pixels in a window of usual size; None leaves it to the window. A
         :class:`Panel` says itself how high it wants to be.
@@ -99,6 +102,7 @@ class View:
     width: int | None = None
     height: int | None = None
     actions: tuple[ViewAction, ...] = ()
+    is_used: Callable[[Document], bool] | None = None
 
     @property
     def fault(self) -> str:

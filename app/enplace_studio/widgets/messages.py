@@ -96,6 +96,9 @@ class Banner(QFrame):
 class _Floating(QFrame):
     """A box that floats above the lower edge of a widget, as wide as its text if that fits."""
 
+    above_px = MARGIN
+    """Its distance from that edge."""
+
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
         self.setObjectName("toast")
@@ -128,7 +131,7 @@ class _Floating(QFrame):
             width = free.width() - 2 * MARGIN
             self.resize(width, self.heightForWidth(width))
         x = (free.width() - self.width()) // 2
-        self.move(max(MARGIN, x), free.height() - self.height() - MARGIN)
+        self.move(max(MARGIN, x), free.height() - self.height() - self.above_px)
 
 
 class Offer(_Floating):
@@ -155,8 +158,11 @@ class Offer(_Floating):
 class Toast(_Floating):
     """A line about what was just done, shown for a few seconds; Undo takes back that edit.
 
-    While another application is in front, it stays, and the task bar points to the studio.
+    While another application is in front, it stays, and the task bar points to the studio. It lies
+    upon the status line, where it covers nothing that the user works on.
     """
+
+    above_px = 3
 
     def __init__(self, parent: QWidget, undo: Callable[[], object]) -> None:
         super().__init__(parent)

@@ -283,6 +283,9 @@ class Pin(Kind):
             return ""
         return f"it is pinned to {problem.cluster.devices[there].name}"
 
+    def tally(self, n: int) -> str:
+        return f"{count(n, 'op') if n else 'no ops'} pinned"
+
     def collect(self, given: Iterable[Row] | Mapping[int, int]) -> Any:
         return given if isinstance(given, Pins) else dict(given)
 

@@ -41,8 +41,8 @@ def test_a_name_is_as_short_as_it_can_be():
 
 def test_a_second_plan_says_what_differs_and_only_that():
     assert name_of([FIRST], solve_s=30.0) == "Enplace, 30 s"
-    assert name_of([FIRST], pins=[0, 1], solve_s=9.9) == "Enplace, 2 pins"
-    assert name_of([FIRST], pins=[0, 1], solve_s=30.0) == "Enplace, 2 pins, 30 s"
+    assert name_of([FIRST], pins=[0, 1], solve_s=9.9) == "Enplace, 2 ops pinned"
+    assert name_of([FIRST], pins=[0, 1], solve_s=30.0) == "Enplace, 2 ops pinned, 30 s"
     assert name_of([FIRST], off=[0], solve_s=9.9) == "Enplace, 1 op kept off"
 
 
@@ -74,4 +74,4 @@ def test_what_is_asked_of_a_split_op_is_counted_once():
     )
     problem = replace(free.constrained(before=pairs), splits=splits)
     plan = replace(plan_of(problem, dict.fromkeys(names, 0)), splits=splits)
-    assert distinct_name("Enplace", plan, problem, [FIRST]) == "Enplace, 1 pin, 1 order"
+    assert distinct_name("Enplace", plan, problem, [FIRST]) == "Enplace, 1 op pinned, 1 order"

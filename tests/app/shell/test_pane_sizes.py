@@ -41,6 +41,8 @@ def window(qtbot, tmp_path):
     add_plan(
         made.document, "my pins + Enplace, 30 s, edited", dict.fromkeys(LAYERS, 0), choose=True
     )
+    for name in ("constraints", "history", "memory", "whatif"):  # as if all had been used
+        made.panes.docks[name].toggleViewAction().trigger()
     yield made
     made.solver.close()
     made.document.open(None)

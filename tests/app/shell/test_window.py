@@ -5,6 +5,7 @@ import weakref
 import numpy as np
 import pytest
 from PySide6.QtCore import QEvent, QRect, Qt
+from PySide6.QtGui import QCursor
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QMenu, QMessageBox, QPushButton, QWidget
 from tests.app.shell.windows import BUTTON, answer, open_path, press, project_with_a_plan, trigger
@@ -61,6 +62,14 @@ def test_the_toast_takes_back_its_own_edit_or_is_gone(window, qtbot):
     press(window, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
     assert window.document.problem.pins == {2: 0}
     assert not window.toast.isVisibleTo(window)
+
+
+def test_the_toast_covers_no_row_of_the_graph(window, qtbot):
+    window.document.place([0], 1)
+    qtbot.waitUntil(lambda: window.toast.isVisible())
+    graph = window.panes.views["graph"].canvas
+    bottom = graph.mapTo(window, graph.rect().bottomLeft()).y()
+    assert window.toast.geometry().top() > bottom
 
 
 def test_a_plan_that_does_not_fit_is_red_in_the_status_line(window, qtbot):
@@ -166,18 +175,72 @@ def test_what_if_sliders_scale_the_cluster(window, qtbot):
 def test_closed_panes_can_be_reopened_and_the_next_start_remembers_them(
     window, make_window, monkeypatch
 ):
-    window.panes.docks["memory"].toggleViewAction().trigger()
-    assert not window.panes.docks["memory"].isVisible()
+    window.panes.docks["inspector"].toggleViewAction().trigger()
+    assert not window.panes.docks["inspector"].isVisible()
     state = window.document.project
     answer(monkeypatch, BUTTON.Discard)
     window.close()
     again = make_window()
     again.document.open(state)
     again.panes.restore()
-    assert not again.panes.docks["memory"].isVisible()
+    assert not again.panes.docks["inspector"].isVisible()
     assert again.panes.docks["plans"].isVisible()
     trigger(again, "reset-layout")
-    assert again.panes.docks["memory"].isVisible()
+    assert again.panes.docks["inspector"].isVisible()
+
+
+def open_panes(window):
+    return {name for name, dock in window.panes.docks.items() if not dock.isHidden()}
+
+
+def test_panes_open_at_their_first_use_and_then_stay_as_the_user_leaves_them(
+    window, make_window, monkeypatch, qtbot
+):
+    first = {"plans", "timeline", "inspector"}
+    assert open_panes(window) == first
+    window.document.place([0], 1)
+    qtbot.waitUntil(lambda: open_panes(window) == {*first, "constraints", "history"})
+    window.panes.docks["history"].toggleViewAction().trigger()
+    window.document.set_scale(2.0, 1.0)
+    qtbot.waitUntil(lambda: open_panes(window) == {*first, "constraints", "whatif"})
+    window.document.place([1], 1)
+    take_turns()
+    left = {*first, "constraints", "whatif"}
+    assert open_panes(window) == left, "closed by the user, whatever comes"
+    answer(monkeypatch, BUTTON.Discard)
+    window.close()
+    again = make_window()
+    again.document.open(project_with_a_plan())
+    again.panes.restore()
+    assert open_panes(again) == left
+    again.document.place([0], 1)
+    take_turns()
+    assert open_panes(again) == left
+    trigger(again, "reset-layout")
+    qtbot.waitUntil(lambda: open_panes(again) == {*first, "constraints", "history"})
+
+
+def test_memory_opens_by_itself_once_a_plan_does_not_fit(make_window, qtbot):
+    window = make_window()
+    profile = profile_of({"a": 10, "b": 10}, [("a", "b", 1 << 29)])
+    window.document.open(start_project(profile, cluster_of(2, capacity_bytes=1 << 28)))
+    assert "memory" not in open_panes(window)
+    add_plan(window.document, "too large", {"a": 0, "b": 0}, choose=True)
+    qtbot.waitUntil(lambda: "memory" in open_panes(window))
+
+
+@pytest.mark.parametrize(("pane", "kind"), [("graph", Canvas), ("timeline", TimelineCanvas)])
+def test_a_key_acts_on_the_pane_under_the_pointer(window, monkeypatch, pane, kind):
+    fitted = []
+    for each in (Canvas, TimelineCanvas):
+        monkeypatch.setattr(each, "fit", lambda self, *_: fitted.append(type(self)))
+    view = window.panes.views[pane]
+    QCursor.setPos(view.mapToGlobal(view.rect().center()))
+    window.panes.views["plans"].setFocus()
+    take_turns()
+    fitted.clear()
+    press(window, Qt.Key.Key_0)
+    assert fitted == [kind]
 
 
 def test_the_theme_is_remembered(window, make_window):
@@ -346,18 +409,19 @@ def test_plans_are_renamed_and_removed(window, monkeypatch):
 
 def test_closed_panes_stay_closed_after_the_start_page(window, monkeypatch):
     state = window.document.project
-    window.panes.docks["whatif"].toggleViewAction().trigger()
+    window.panes.docks["inspector"].toggleViewAction().trigger()
     answer(monkeypatch, BUTTON.Discard)
     trigger(window, "start")
     assert not window.panes.docks["plans"].isVisible()
     window.document.open(state)
     assert window.panes.docks["plans"].isVisible()
-    assert not window.panes.docks["whatif"].isVisible()
+    assert not window.panes.docks["inspector"].isVisible()
 
 
 def test_plans_side_by_side_take_the_place_of_the_graph_and_give_it_back(window):
     add_plan(window.document, "second", {"a": 0, "b": 0, "c": 0})
-    window.panes.docks["whatif"].toggleViewAction().trigger()
+    for name in ("constraints", "history", "memory"):
+        window.panes.docks[name].toggleViewAction().trigger()
     press(window, Qt.Key.Key_C)
     view = window.panes.views["compare"]
     view.wait()

@@ -9,7 +9,6 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QWidget
 from tests.app.shell.windows import import_plan, open_path, press, project_with_a_plan, solving
 
-from documents import wide_document
 from enplace.machine import simulate
 from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.readers.clusters import presets
@@ -501,7 +500,7 @@ def test_a_running_search_shows_its_best_plan_next_to_the_experts(window, qtbot)
     assert live.isVisible()
     assert live.step.text() == "90.0 ms"
     assert live.bound.text() == "proven not below 80.0 ms"
-    assert live.found_by.text() == "found by ○ list schedules 95.0 ms → ● blocks 90.0 ms"
+    assert "found by ○ list schedules 95.0 ms → ● blocks 90.0 ms" in live.toolTip()
     proven = {**progress, "objective_us": None, "bound_us": 85e3, "bound_by": "CP-SAT"}
     solver.report = solver.report.then(proven, None)
     solver.changed.emit()
@@ -511,36 +510,12 @@ def test_a_running_search_shows_its_best_plan_next_to_the_experts(window, qtbot)
     assert not live.isVisible()
 
 
-def test_a_finished_search_is_shown_until_the_next_one_or_another_model(window, qtbot):
-    live, solver = window.findChild(QWidget, "live"), window.solver
-    solver.methods = {"enplace": Method("enplace", "Enplace", "", ("step-time",), ("anytime",), "")}
-    job = Job(1, window.document.problem, "enplace", 10.0, True)
-    progress = {
-        "message": "",
-        "fraction": None,
-        "seconds": 1.0,
-        "objective_us": 90e3,
-        "bound_us": 80e3,
-    }
-    solver.job = job
-    solver._started_s -= 5
-    solver.report = Report("").then({**progress, "engine": "blocks", "bound_by": ""}, None)
-    solver._next()
-    assert live.isVisible()
-    assert not live.bar.isVisible()
-    assert live.curve.isVisible()
-    live.grab()
-    assert (live.name.whole, live.step.text()) == ("Enplace", "90.0 ms")
-    window.document.open(wide_document(n_ops=20).project)
-    assert not live.isVisible()
-
-
 def test_a_plan_is_polished_from_its_menu(window, monkeypatch):
     asked = []
     monkeypatch.setattr(window.solver, "solve", lambda *args, **more: asked.append((args, more)))
     card = window.panes.views["plans"].cards[0]
     (polish,) = [
-        a for a in window.panes.views["plans"].menu_of(card).actions() if "Polish" in a.text()
+        a for a in window.panes.views["plans"].menu_of(card).actions() if "Continue" in a.text()
     ]
     polish.trigger()
     ((problem, methods, limit_s, _), more) = asked[0]
@@ -581,37 +556,36 @@ def test_a_removed_plan_that_polishing_does_not_improve_gets_its_row_back(window
     assert [entry.plan for entry in window.document.plans] == [first.plan]
 
 
-def test_a_finished_search_continues_from_its_plan_at_the_press_of_a_button(
+def test_a_finished_search_has_one_card_that_says_who_found_its_plan_and_continues(
     window, monkeypatch, qtbot
 ):
-    asked, live, solver = [], window.findChild(QWidget, "live"), window.solver
+    asked, solver, plans = [], window.solver, window.panes.views["plans"]
+    live = window.findChild(QWidget, "live")
     solver.methods = {"enplace": Method("enplace", "Enplace", "", ("step-time",), ("anytime",), "")}
-    found = window.document.current.plan
-    progress = {
-        "message": "",
-        "fraction": None,
-        "seconds": 1.0,
-        "objective_us": 90e3,
-        "bound_us": None,
-    }
-    progress |= {"engine": "the plan given", "bound_by": ""}
-    solver.job = Job(1, window.document.problem, "enplace", 10.0, True, start=found)
+    problem = window.document.problem
+    found = replace(window.document.current.plan, method="enplace", solve_seconds=10.0)
+    progress = {"message": "", "fraction": None, "seconds": 1.0, "objective_us": 90e3}
+    progress |= {"bound_us": None, "engine": "blocks", "bound_by": ""}
+    solver.job = job = Job(1, problem, "enplace", 10.0, True)
     solver._started_s -= 5
     solver.report = Report("").then(progress, found)
-    solver.changed.emit()
-    assert live.found_by.text() == "from ○ the plan given 90.0 ms"
-    assert not live.go_on.isVisible()
     solver._next()
+    solver.solved.emit(job, found)
+    window.studio.solving.wait()
+    assert not live.isVisible()
     monkeypatch.setattr(solver, "solve", lambda *args, **more: asked.append((args, more)))
-    window.document.pin_here([0])
-    qtbot.waitUntil(lambda: live.go_on.height() > 0)
-    QTest.mouseClick(live.go_on, Qt.MouseButton.LeftButton)
-    ((problem, _, limit_s, _), more) = asked[0]
-    assert problem.pins
+
+    def card():
+        plans.rebuild()
+        return next(each for each in plans.cards if each.isChecked())
+
+    assert "found by ○ blocks 90.0 ms" in card().toolTip()
+    card().go_on.click()
+    (((_, _, limit_s, _), more),) = asked
     assert limit_s == 30
-    assert more["start"] is found
-    window.document.set_scale(2.0, 1.0)
-    assert not live.go_on.isVisible()
+    assert more["start"] is window.document.current.plan
+    others = [each for each in plans.cards if not each.isChecked()]
+    assert not any(each.go_on.isVisible() for each in others)
 
 
 def test_a_plan_made_before_a_pin_is_brought_up_to_date(make_window, qtbot):

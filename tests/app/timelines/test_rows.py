@@ -49,9 +49,17 @@ def test_a_cpu_has_a_row_for_each_lane_it_uses():
 
 
 def test_an_almost_idle_cpu_is_thin():
-    profile = profile_of({"a": 1000}, [("in", "a", 1)], cpu={"in": 1})
+    assert [row.thin for row in rows_with_a_cpu(busy_us=10)] == [False, True]
+
+
+def test_a_cpu_that_would_read_0_percent_has_no_row():
+    assert [row.device for row in rows_with_a_cpu(busy_us=1)] == [0]
+
+
+def rows_with_a_cpu(busy_us):
+    profile = profile_of({"a": 1000}, [("in", "a", 1)], cpu={"in": busy_us})
     document = document_of(profile, cluster_of(1, cpu_lanes=4), {"a": 0, "in": 1})
-    assert [row.thin for row in rows_of(document.schedule)] == [False, True]
+    return rows_of(document.schedule)
 
 
 def test_the_nearest_bar_is_found_only_within_the_slack():

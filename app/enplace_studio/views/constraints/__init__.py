@@ -10,4 +10,5 @@ VIEW = View(
     "enplace_studio.views.constraints.constraints_view",
     Qt.DockWidgetArea.LeftDockWidgetArea,
     height=190,
+    is_used=lambda document: document.problem is not None and bool(document.problem.constraints),
 )

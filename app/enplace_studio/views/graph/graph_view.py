@@ -47,7 +47,7 @@ class GraphView(Panel):
     """Groups as cards in the colours of their devices; select, open or drag them."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
-        super().__init__("Graph", "edge width: bytes   ·", parent)
+        super().__init__("Graph", parent=parent)
         self.document = document
         self.model = GraphModel(document, self)
         self.devices = DeviceBar(document, self)

@@ -10,4 +10,5 @@ VIEW = View(
     "enplace_studio.views.history.history_view",
     Qt.DockWidgetArea.LeftDockWidgetArea,
     height=240,
+    is_used=lambda document: document.undo_stack.count() > 0,
 )

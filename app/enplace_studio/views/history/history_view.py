@@ -32,7 +32,7 @@ class HistoryView(Panel):
     """
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
-        super().__init__("History", "click to go back", parent)
+        super().__init__("History", parent=parent)
         self._document = document
         self.list = RowList("History", wraps=True)
         self.list.setProperty("bare", True)

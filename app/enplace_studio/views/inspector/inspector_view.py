@@ -130,6 +130,7 @@ class InspectorView(ScrollPanel):
         if bool(about) != self.holds_room or (about and about != self._asked_about):
             self.hold_room(bool(about))
         self._asked_about = about
+        self.column.lay_out_now()  # never painted before all lines have their places
 
     def _show(self) -> None:
         self.where, self.sentence, self.why, self.buttons = None, None, None, {}
@@ -168,11 +169,12 @@ class InspectorView(ScrollPanel):
             self._add_text(f"“{current.name}” takes {known}{step} per step{per}.")
             if note := current.plan.note.rstrip("."):
                 self._add_text(f"{note[:1].upper()}{note[1:]}.")
-            self._add_text(
-                "Select a group in the graph, or ops in the timeline, to see what they cost. "
-                "Drag them to another device, or press its number, and the step time updates "
-                "at once."
-            )
+            if not self._document.undo_stack.count():
+                self._add_text(
+                    "Select a group in the graph, or ops in the timeline, to see what they cost. "
+                    "Drag them to another device, or press its number, and the step time updates "
+                    "at once."
+                )
             self._add_limits(project, current.schedule)
             if current.plan.splits:
                 self._add_splits(split_facts(project.model.profile, current.schedule))

@@ -10,4 +10,5 @@ VIEW = View(
     "enplace_studio.views.memory.memory_view",
     Qt.DockWidgetArea.RightDockWidgetArea,
     height=290,
+    is_used=lambda document: document.schedule is not None and not document.schedule.fits,
 )

@@ -24,6 +24,7 @@ from enplace_studio.widgets.theme import theme
 LINES_PX, LINE_PX, LINK_PX, BRIEF_PX = 52, 17, 20, 30
 """Heights of a card of two lines, of a third line, of a link, and of a card of one line."""
 PAD, GAP = 12, 8
+GO_ON_S = 30
 
 
 class PlanCard(QAbstractButton):
@@ -36,6 +37,8 @@ class PlanCard(QAbstractButton):
 
     renew_wanted = Signal()
     """The user wants the plan's method to run again, on the problem as it is now."""
+    go_on_wanted = Signal()
+    """The user wants a better plan to be searched, starting from this one."""
 
     def __init__(
         self,
@@ -45,6 +48,8 @@ class PlanCard(QAbstractButton):
         parent: QWidget | None = None,
         *,
         brief: bool = False,
+        can_go_on: bool = False,
+        found_by: str = "",
     ) -> None:
         super().__init__(parent)
         self.entry = entry
@@ -64,7 +69,8 @@ class PlanCard(QAbstractButton):
         self.step = headline(entry.plan, entry.schedule)
         self.standing, self._standing_role = standing(project, entry)
         self.stale = why_stale(project.problem_of(entry), entry, project.locks)
-        self.setToolTip(plain_tip(tooltip(project, bounds, entry, self.stale)))
+        told = tooltip(project, bounds, entry, self.stale)
+        self.setToolTip(plain_tip(f"{told}\n{found_by}" if found_by else told))
         star = ", starred" if entry.starred else ""
         self.setText(f"{entry.name}{star}, {self.step}, {self.notes[0]}, {self.standing}")
         self.setAccessibleName(self.text())
@@ -74,6 +80,13 @@ class PlanCard(QAbstractButton):
         self.renew.setProperty("flush", True)
         self.renew.setParent(self)
         self.renew.setVisible(bool(self.stale) and not brief)
+        self.go_on = button(f"Continue for {GO_ON_S} s", self.go_on_wanted.emit, kind="link")
+        self.go_on.setToolTip("Search for a better plan, starting from this one; pins stay")
+        self.go_on.setProperty("flush", True)
+        self.go_on.setParent(self)
+        has_best = self._gap is not None and self._gap <= PROVEN_GAP
+        self.go_on.setVisible(can_go_on and not self.stale and not brief and not has_best)
+        self._has_link = self.renew.isVisibleTo(self) or self.go_on.isVisibleTo(self)
         theme.changed.connect(self.update)
 
     @property
@@ -118,7 +131,7 @@ class PlanCard(QAbstractButton):
         if self.is_brief:
             return round(BRIEF_PX * theme.scale)
         lines = LINE_PX if self._has_third_line(width) else 0
-        return round((LINES_PX + lines + (LINK_PX if self.stale else 0)) * theme.scale)
+        return round((LINES_PX + lines + (LINK_PX if self._has_link else 0)) * theme.scale)
 
     def sizeHint(self) -> QSize:
         width = round(220 * theme.scale)
@@ -160,8 +173,9 @@ class PlanCard(QAbstractButton):
         return bool(self.standing) and lead + standing + GAP > width - 2 * PAD
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        self.renew.adjustSize()
-        self.renew.move(PAD, self.height() - self.renew.height() - 6)
+        for link in (self.renew, self.go_on):
+            link.adjustSize()
+            link.move(PAD, self.height() - link.height() - 6)
 
     def mark_compared(self, compared: bool) -> None:
         """Mark this plan as the one the current plan is compared with."""

@@ -1,31 +1,28 @@
-"""The running or last search: its best plan, and how the step time fell."""
+"""The running search: its best plan, and how the step time falls."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPen
 from PySide6.QtWidgets import QFrame, QProgressBar, QWidget
 
-from enplace.bounds import Proof
 from enplace.placing.incumbents import PROVEN_GAP
 from enplace.text import ms, seconds
 from enplace.values.measurement import ESTIMATED
 from enplace.values.plan import Plan, find_gap
-from enplace.values.problem import STEP_TIME, Problem
+from enplace.values.problem import STEP_TIME
 from enplace_studio.explain.titles import short_title
 from enplace_studio.jobs.solver import Job, Report, SearchRecord, Solver
 from enplace_studio.model.document import Document
 from enplace_studio.model.plan_facts import other_machine, role_of, vs_expert
 from enplace_studio.model.prices import PER
 from enplace_studio.views.plans.waiting import WaitingJobs
-from enplace_studio.widgets.labels import ElidedLabel, label, paragraph, set_role
+from enplace_studio.widgets.labels import ElidedLabel, label, paragraph, plain_tip, set_role
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
-from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.plot import Axis, Mark, Plot, PlotCurve
 from enplace_studio.widgets.theme import theme
 
@@ -39,16 +36,12 @@ MARK_PX = 6.0
 
 
 class LiveCard(QFrame):
-    """The best plan of the running search or, while the solver is idle, of the last one.
-
-    After a comparison of methods it is gone: their plans are in the list.
-    """
+    """The best plan of the running search; once that ends, the list has its plan."""
 
     def __init__(self, document: Document, solver: Solver, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._document, self._solver = document, solver
         self._shown: Job | None = None
-        self._is_brief = False
         self.setObjectName("live")
         self.setProperty("card", True)
         self.name, self.step = ElidedLabel("title"), label("", "number")
@@ -56,16 +49,13 @@ class LiveCard(QFrame):
         self.curve = FallingCurve()
         self.bar = QProgressBar(textVisible=False)
         self.bar.setAccessibleName("Progress of the search")
-        self.bound, self.found_by = paragraph(""), paragraph("")  # no text may widen the pane
-        self.go_on = button("Continue for 30 s", self._ask_to_go_on, kind="link")
-        self.go_on.setToolTip("Search for a better plan, starting from this one; pins stay")
+        self.bound = paragraph("")  # no text may widen the pane
         self.waiting = WaitingJobs(solver)
         self._lay_out()
         for changed in (
             solver.changed,
             document.opened,
             document.problem_changed,
-            document.bounds.changed,
         ):
             changed.connect(self.refresh)
         self.refresh()
@@ -75,57 +65,35 @@ class LiveCard(QFrame):
             hbox((self.name, 1000), STRETCH, self.step),
             hbox((self.state, 1000), STRETCH, self.standing),
         )
-        below = self.bound, self.found_by, (self.go_on, Qt.AlignmentFlag.AlignRight), self.waiting
-        vbox(*above, self.curve, self.bar, *below, on=self, spacing=6, margins=(12, 8, 12, 8))
-
-    def set_brief(self, brief: bool) -> None:
-        """Show only the result of a finished search, to leave room for other things."""
-        self._is_brief = brief
-        self.refresh()
+        vbox(
+            *above,
+            self.curve,
+            self.bar,
+            self.bound,
+            self.waiting,
+            on=self,
+            spacing=6,
+            margins=(12, 8, 12, 8),
+        )
 
     def refresh(self) -> None:
-        """Show the running job, or else the last search if its times still hold."""
-        job, last = self._solver.job, self._last_search()
-        problem = self._document.problem
+        """Show the running job, unless it has just begun."""
+        job = self._solver.job
         if job is not None and (job is self._shown or self._solver.seconds > SHOW_AFTER_S):
             self._shown = job
             self._show(SearchRecord(job, self._solver.report, self._solver.seconds))
             self._show_share(job, self._solver.report)
-            self.go_on.hide()
-        elif last and problem and _is_of_interest(last) and _has_same_costs(last, problem):
-            self._shown = None
-            self._show(last)
-            self.bar.hide()
-            self.go_on.setVisible(self._can_continue(last, problem))
-            self.go_on.setEnabled(not self._solver.is_asked)
         else:
             self._shown = None
             self.hide()
 
-    def _last_search(self) -> SearchRecord | None:
-        """Return the last search with the best bound that is known by now."""
+    def found_by(self, plan: Plan) -> str:
+        """Say which engines of the last search found a plan; empty for other plans."""
         last = self._solver.last_search
-        if last is None or self._solver.aim(last.job.method, last.job.objective) != STEP_TIME:
-            return last
-        problem, plan = last.job.problem, last.report.incumbent
-        if plan is None or plan.splits != problem.splits:  # the bound is another graph's
-            return last
-        known_us = self._document.bounds.known_us(problem)
-        if known_us is None:
-            return last
-        return replace(last, report=last.report.proven(last.seconds, Proof(known_us)))
-
-    def _can_continue(self, search: SearchRecord, problem: Problem) -> bool:
-        """Return whether it found a step-time plan for the open graph."""
-        job, plan = search.job, search.report.incumbent
-        aim = self._solver.aim(job.method, job.objective)
-        is_for_graph = plan is not None and plan.splits == problem.splits
-        return is_for_graph and aim == STEP_TIME and not is_optimal(search.report)
-
-    def _ask_to_go_on(self) -> None:
-        if self._solver.last_search is not None:
-            plan = self._solver.last_search.report.incumbent
-            self._document.requests.polish_plan.emit(plan)
+        best = last.report.incumbent if last is not None else None
+        if last is None or best is None or not np.array_equal(best.device, plan.device):
+            return ""
+        return engines_line(last.report, last.job.start)
 
     def _show(self, search: SearchRecord) -> None:
         job, report = search.job, search.report
@@ -137,11 +105,8 @@ class LiveCard(QFrame):
         expert_us = self._expert_us(job)
         self._show_standing(best_us, expert_us)
         self.bound.setText(bound_line(report) or report.message)
-        self.found_by.setText(engines_line(report, job.start))
-        is_brief = self._is_brief and self._shown is None
-        self.curve.setVisible(bool(report.history) and not is_brief)
-        self.bound.setVisible(not is_brief)
-        self.found_by.setVisible(bool(self.found_by.text()) and not is_brief)
+        self.setToolTip(plain_tip(engines_line(report, job.start)))
+        self.curve.setVisible(bool(report.history))
         limit_s = job.time_limit_s or 0.0
         self.curve.show_report(report, max(search.seconds, limit_s), search.seconds, expert_us)
         self.show()
@@ -159,8 +124,6 @@ class LiveCard(QFrame):
         job, spent = search.job, seconds(search.seconds)
         limited = job.time_limit_s is not None and self._solver.searches(job.method)
         estimated = f"{ESTIMATED}, " if job.problem.profile.measured.estimated else ""
-        if self._shown is None:
-            return f"{estimated}in {spent}"
         other = other_machine(self._document.project, job)
         spent = f"{spent} of {job.time_limit_s:.0f} s" if limited else spent
         return estimated + (f"{other}, {spent}" if other else spent)
@@ -188,16 +151,6 @@ def marks(report: Report) -> dict[str, str]:
     """Choose a mark for each engine that found a plan or proved a bound."""
     known = [engine for engine in dict.fromkeys((*report.engines, *report.provers)) if engine]
     return {engine: MARKS[at % len(MARKS)] for at, engine in enumerate(known)}
-
-
-def _is_of_interest(search: SearchRecord) -> bool:
-    return search.job.choose and search.seconds > SHOW_AFTER_S
-
-
-def _has_same_costs(search: SearchRecord, problem: Problem) -> bool:
-    """Return whether the model and the speeds of the cluster are those of the search."""
-    own = search.job.problem
-    return own.profile is problem.profile and own.cluster == problem.cluster
 
 
 def is_optimal(report: Report) -> bool:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QApplication, QLineEdit, QMenu, QWidget
 
+from enplace.text import count
+from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
 from enplace_studio.explain.cluster_facts import cluster_title
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.model.open_project import OpenProject
-from enplace_studio.views.plans.card import PlanCard
+from enplace_studio.views.plans.card import GO_ON_S, PlanCard
 from enplace_studio.views.plans.comparison import Comparison
 from enplace_studio.views.plans.live import LiveCard
 from enplace_studio.views.plans.measured import ResultCard
@@ -23,6 +25,7 @@ from enplace_studio.views.plans.replicas import ReplicasLine
 from enplace_studio.widgets.labels import paragraph
 from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.menu import add_action, new_menu, offer_menu
+from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import ScrollPanel
 from enplace_studio.widgets.tables import copy_on_request
 
@@ -32,7 +35,8 @@ def make_view(document: Document, solver: Solver) -> PlansView:
     view = PlansView(document)
     live = LiveCard(document, solver)
     view.add_on_top(live)
-    view.compared.connect(live.set_brief)
+    view.found_by = live.found_by
+    solver.changed.connect(lambda: view.show_busy(solver.is_asked))
     view.add_below(ReplicasLine(document))
     view.add_below(ResultCard(document))
     return view
@@ -55,22 +59,47 @@ CROWD = 8
 """Most plans that have a card of several lines each; of more, only the shown plan has."""
 
 
-class PlansView(ScrollPanel):
-    """All plans, best first; a click shows a plan, Ctrl + click compares it with the current."""
+SEARCHED_S = 0.3
+"""A plan that took less came from a method that ends on its own."""
 
-    compared = Signal(bool)
-    """Sent whenever two plans are compared, or no longer."""
+
+def _was_searched(project: OpenProject, entry: PlanEntry) -> bool:
+    """Return whether a search found it, and can go on with it on the open graph."""
+    plan = entry.plan
+    is_open = entry.cluster is None and plan.splits == project.problem.splits
+    return is_open and plan.value_us is None and (plan.solve_seconds or 0.0) > SEARCHED_S
+
+
+def _is_expert_elsewhere(entry: PlanEntry) -> bool:
+    return entry.cluster is not None and entry.is_expert and not entry.starred
+
+
+class PlansView(ScrollPanel):
+    """All plans, best first; a click shows a plan, Ctrl + click compares it with the current.
+
+    Attributes
+    ----------
+    found_by : callable
+        Says of a plan which engines of a search found it.
+    others : QPushButton
+        Shows and hides the expert's plans for other clusters.
+    """
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__("Plans", parent=parent)
         self._document = document
         self._against: str | None = None
         self._shown: PlanEntry | None = None
+        self._busy = self._shows_others = False
+        self.found_by: Callable[[Plan], str] = lambda plan: ""
         self.cards: list[PlanCard] = []
         self.comparison: Comparison | None = None
         self._shows, cards = self.column.fill(), QWidget()
         self._list = vbox(on=cards, margins=(0, 0, 0, 0))
         self._shows.addWidget(cards)
+        self.others = button("", self._toggle_others, kind="link")
+        self.others.setProperty("flush", True)
+        self._shows.addWidget(self.others, 0, Qt.AlignmentFlag.AlignLeft)
         self._empty = paragraph(
             "There is no plan yet. All plans are listed here, the best first; Solve finds more."
         )
@@ -101,7 +130,10 @@ class PlansView(ScrollPanel):
             card.deleteLater()
         project = self._document.project
         entries = sorted(project.plans, key=_rank) if project is not None else []
-        self.cards = [self._make_card(project, entry) for entry in entries if project]
+        elsewhere = [entry for entry in entries if _is_expert_elsewhere(entry)]
+        self._show_others(len(elsewhere))
+        listed = [e for e in entries if self._shows_others or e not in elsewhere]
+        self.cards = [self._make_card(project, entry) for entry in listed if project]
         for card in self.cards:
             self._list.addWidget(card)
         self._list.setSpacing(4 if len(entries) > CROWD else 8)
@@ -122,9 +154,32 @@ class PlansView(ScrollPanel):
             if card.entry is entry:
                 self.column.ensureWidgetVisible(card, 0, 0)
 
+    def show_busy(self, busy: bool) -> None:
+        """Offer no further search while the user waits for one."""
+        if busy != self._busy:
+            self._busy = busy
+            self._later.start()
+
+    def _show_others(self, n: int) -> None:
+        arrow = "▾" if self._shows_others else "▸"
+        self.others.setText(f"{arrow} {count(n, 'expert plan')} for other clusters")
+        self.others.setVisible(n > 0)
+
+    def _toggle_others(self) -> None:
+        self._shows_others = not self._shows_others
+        self.rebuild()
+
     def _make_card(self, project: OpenProject, entry: PlanEntry) -> PlanCard:
-        brief = len(project.plans) > CROWD and entry is not project.current
-        card = PlanCard(project, self._document.bounds, entry, brief=brief)
+        is_shown = entry is project.current
+        card = PlanCard(
+            project,
+            self._document.bounds,
+            entry,
+            brief=len(project.plans) > CROWD and not is_shown,
+            can_go_on=is_shown and not self._busy and _was_searched(project, entry),
+            found_by=self.found_by(entry.plan),
+        )
+        card.go_on_wanted.connect(partial(self._document.requests.polish_plan.emit, entry.plan))
         card.clicked.connect(partial(self._clicked, entry))
         card.renew_wanted.connect(partial(self._document.requests.renew_plan.emit, entry))
         offer_menu(card, lambda at: self.menu_of(card))
@@ -184,7 +239,6 @@ class PlansView(ScrollPanel):
 
     def _show_comparison(self) -> None:
         self._replace_comparison()
-        self.compared.emit(self.comparison is not None)
         if (self.comparison is not None) != self.holds_room:
             self.hold_room(self.comparison is not None)
 
@@ -218,7 +272,9 @@ class PlansView(ScrollPanel):
             compare = partial(self.compare_with, entry)
             add_action(menu, f"Compare with “{current.name}”", compare)
         if document.problem is not None and entry.plan.splits == document.problem.splits:
-            add_action(menu, "Polish for 30 s", partial(requests.polish_plan.emit, entry.plan))
+            add_action(
+                menu, f"Continue for {GO_ON_S} s", partial(requests.polish_plan.emit, entry.plan)
+            )
         star = "Take the star away" if entry.starred else "Star"
         add_action(menu, star, partial(document.star_plan, entry))
         add_action(menu, "Rename", partial(self.edit_name, card))

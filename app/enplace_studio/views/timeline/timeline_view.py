@@ -124,7 +124,7 @@ class TimelineView(Panel):
             delta_us = schedule.makespan_us - baseline.makespan_us
             step += f"   {ms(delta_us, signed=True)} since your edits (thin lines: before)"
         facts = [what_if] if what_if else []
-        self.set_legend(BETWEEN_FACTS.join([*facts, step, "W A S D to move"]))
+        self.set_legend(BETWEEN_FACTS.join([*facts, step]))
 
     def _show_summary(self, text: str) -> None:
         self.summary.setText(

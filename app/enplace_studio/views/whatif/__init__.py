@@ -10,4 +10,5 @@ VIEW = View(
     "enplace_studio.views.whatif.whatif_view",
     Qt.DockWidgetArea.RightDockWidgetArea,
     height=140,
+    is_used=lambda document: document.project is not None and document.project.scale != (1.0, 1.0),
 )

@@ -345,3 +345,15 @@ def test_what_limits_the_step_is_copied_as_text(open_view, qtbot):
     copied = QGuiApplication.clipboard().text().split("\n")
     assert f"{first.left}\t{first.right}" in copied
     assert len(copied) == len(view.findChildren(Line))
+
+
+def test_no_line_overlaps_another_as_soon_as_the_selection_is_shown(open_view):
+    document = chain_document()
+    view = open_view(document)
+    for ops in ([2], [0, 1], [1], []):
+        document.select(ops)
+        view.rebuild()  # and no turn of the event loop, in which it might be painted
+        rows = view.column.widget().layout().itemAt(0).layout()
+        places = [rows.itemAt(at).geometry() for at in range(rows.count())]
+        for one, other in pairwise(places):
+            assert one.bottom() < other.top(), ops

@@ -459,7 +459,12 @@ def test_a_comparison_below_a_long_list_comes_into_sight(long_list, qtbot):
 
 def test_a_brief_name_leaves_out_what_all_plans_of_the_method_share(open_view):
     document = three_plans()
-    for what in ("1 order", "1 order, ops split", "2 pins, 1 order", "2 pins, 1 order, run 2"):
+    for what in (
+        "1 order",
+        "1 order, ops split",
+        "2 ops pinned, 1 order",
+        "2 ops pinned, 1 order, run 2",
+    ):
         add_plan(document, f"Enplace, {what}", {"a": 0, "b": 0})
     card = card_of(open_view(document), "Enplace, 1 order, ops split")
     metrics = QFontMetricsF(theme.font(12))
@@ -467,3 +472,16 @@ def test_a_brief_name_leaves_out_what_all_plans_of_the_method_share(open_view):
     shown = card.brief_name(metrics.horizontalAdvance(card.entry.name) - 1)
     assert shown.endswith("ops split")
     assert "Enplace" not in shown
+
+
+def test_expert_plans_for_other_clusters_are_folded_under_one_line(open_view, qtbot):
+    document = three_plans()
+    view = open_view(document)
+    assert not view.others.isVisible()
+    document.set_cluster(cluster_of(1, capacity_bytes=100))
+    qtbot.waitUntil(lambda: view.others.text() == "▸ 1 expert plan for other clusters")
+    assert "expert" not in names(view)
+    view.others.click()
+    assert "expert" in names(view)
+    view.others.click()
+    assert "expert" not in names(view)

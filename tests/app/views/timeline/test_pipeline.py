@@ -65,7 +65,7 @@ def test_a_plan_for_a_step_shows_as_a_step_and_a_click_shows_its_pipeline(opened
     finish_work(view)
     assert view.pipeline.canvas.pipeline is not None
     view.step_button.click()
-    assert "W A S D" in view.legend
+    assert "per sample" not in view.legend
 
 
 def test_more_samples_are_simulated_on_request(opened):
