@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from enplace.names.passes import UPDATE, is_optimizer
 from enplace.names.paths import OpIndex
 from enplace.names.scope_tree import Scope
 from enplace.names.titles import (
@@ -38,6 +39,9 @@ LEAN = 1.25
 FLAT_LIMITS, FLAT_SHARE, FLAT_OPS = 3.0, 0.08, 72
 """Ops directly in one scope are cut only if they weigh this many limits, this share of everything,
 and are too many to grasp at a glance."""
+
+LEAST_OPS = 8
+"""A scope with fewer ops is not cut: a layer is easier to read than its parts."""
 
 IDLE = 0.1
 """Ops with at most this share of a scope's time do not count as computing."""
@@ -159,6 +163,10 @@ class _Cutter:
         if not small and not scope.ops:
             return
         weight = self._index.weight[scope.ops].sum() + _weigh(small)
+        below = self._below(scope)
+        if len(below) == 1 and (below[0] == UPDATE or is_optimizer(below[0])):
+            self._add_update(scope, small)
+            return
         if len(scope.ops) + len(small) <= FLAT_OPS or weight <= self._limit:
             self._add(scope, self._rest_label(scope, small), small, scope.ops)
             return
@@ -167,11 +175,23 @@ class _Cutter:
             self._add(scope, first_to_last([words(child.name) for child in scopes]), scopes)
         self._cut_ops(scope)
 
+    def _add_update(self, scope: Scope, small: list[Scope]) -> None:
+        """Add the steps of an optimiser as one part: their names and their order tell nothing."""
+        if len(small) < len(scope.children):
+            self._add(scope, self._rest_label(scope, small), small, scope.ops)
+        else:
+            name = words(scope.name)
+            self._parts.append(Part(name, name, name, small, scope.ops))
+
     def _cut_ops(self, scope: Scope) -> None:
         """Cut the ops directly in a scope, in the order in which they run."""
         ops = sorted(scope.ops, key=lambda op: self._index.rank[op])
         leaves = [leaf(self._index.profile.op_names[op]) for op in ops]
-        for number, chunk in enumerate(self._chunks(self._index.weight[ops]), 1):
+        chunks = self._chunks(self._index.weight[ops])
+        if len(chunks) == 1:
+            self._add(scope, self._rest_label(scope, []), (), ops)
+            return
+        for number, chunk in enumerate(chunks, 1):
             names = [leaves[at] for at in chunk]
             some = [ops[at] for at in chunk]
             telling = len(names) == 1 or len(set(leaves)) == len(leaves)
@@ -200,7 +220,7 @@ class _Cutter:
         if len(scope.children) == 1 and not scope.ops and not self._is_head(scope):
             return self._is_heavy(next(iter(scope.children.values())))
         if scope.children:
-            return scope.weight > self._limit
+            return scope.weight > self._limit and scope.n_ops >= LEAST_OPS
         flat = max(FLAT_LIMITS * self._limit, FLAT_SHARE * self._root.weight)
         return len(scope.ops) > FLAT_OPS and scope.weight > flat
 

@@ -8,8 +8,9 @@ of the tree, so that the time steps of two recurrent layers line up on screen.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
@@ -20,7 +21,8 @@ from enplace.names.paths import OpIndex, index_ops
 from enplace.names.scope_tree import build_tree
 from enplace.names.titles import Path, leaf, title
 from enplace.text import count
-from enplace.values.arrays import IntArray, csr_offsets
+from enplace.values.arrays import IntArray, csr_offsets, inverse
+from enplace.values.op_kinds import OpKind
 from enplace.values.profile import Profile
 
 PART = re.compile(r"\d+: ")
@@ -145,6 +147,45 @@ def single_ops(profile: Profile, ops: IntArray) -> Grouping:
         title(index.paths[op][depth:]) or label for op, label in zip(order, labels, strict=True)
     )
     return Grouping(group, tuple(profile.op_names[op] for op in order), rows, labels)
+
+
+def visible_ops(profile: Profile, ops: IntArray) -> Grouping:
+    """Make a group of every op, with the constants and identities around it that take no time.
+
+    A constant is with the first op that reads it, an identity with the op that makes its tensor.
+    The name of a group is that of its op.
+    """
+    owner = _owners(profile, ops)
+    shown = single_ops(profile, ops[owner[ops] == ops])
+    group = shown.group.copy()
+    group[ops] = shown.group[owner[ops]]
+    return replace(shown, group=group)
+
+
+def _owners(profile: Profile, ops: IntArray) -> IntArray:
+    """Find for each of some ops the one with which it is shown, most often itself; (n_ops,)."""
+    time_us, rank = index_ops(profile).time_us, inverse(profile.topological_order)
+    inside = np.zeros(profile.n_ops, dtype=bool)
+    inside[ops] = True
+    hidden = [op for op in ops.tolist() if not time_us[op] and _is_trivial(profile, op)]
+    is_hidden = np.zeros(profile.n_ops, dtype=bool)
+    is_hidden[hidden] = True
+    makers, readers = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+    for source, target in zip(profile.edge_source.tolist(), profile.edge_op.tolist(), strict=True):
+        if inside[source] and inside[target]:
+            makers[target].append(source)
+            readers[source].append(target)
+    owner = np.arange(profile.n_ops)
+    for op in sorted(hidden, key=lambda op: -rank[op]):  # those that read it have owners by now
+        shown = [maker for maker in makers[op] if not is_hidden[maker]]
+        later = sorted(readers[op], key=lambda reader: rank[reader])
+        owner[op] = owner[[*shown, *later, op][0]]
+    return owner
+
+
+def _is_trivial(profile: Profile, op: int) -> bool:
+    is_constant = profile.kinds[op] == OpKind.CONSTANT
+    return (is_constant or profile.op_types[op] == "Identity") and not profile.persistent_bytes[op]
 
 
 def _common_start(paths: Sequence[Path]) -> Path:

@@ -26,7 +26,7 @@ TRAIN_OP = "train_op"
 
 _TAPE = re.compile(r"gradient_tape(_\d+)?")
 _OPTIMIZER = re.compile(
-    r"(adam|adamw|adamax|nadam|sgd|rmsprop|adagrad|adadelta|adafactor|ftrl|lion|muon|lamb)(_\d+)?",
+    r"(adam|adam_?w|adamax|nadam|sgd|rmsprop|adagrad|adadelta|adafactor|ftrl|lion|muon|lamb)(_\d+)?",
     re.IGNORECASE,
 )
 _GRADIENT_OF_OP = re.compile(r".*_[gG]rad(_\d+)?")

@@ -12,12 +12,13 @@ from enplace.values.profile import IntArray
 
 @dataclass(eq=False)
 class Scope:
-    """A node of the tree; ``ops`` are directly in it, ``weight`` counts everything below."""
+    """A node of the tree; ``ops`` are directly in it, the numbers count everything below."""
 
     path: Path
     children: dict[str, Scope] = field(default_factory=dict)
     ops: list[int] = field(default_factory=list)
     weight: float = 0.0
+    n_ops: int = 0
 
     @property
     def name(self) -> str:
@@ -50,8 +51,10 @@ def build_tree(index: OpIndex, ops: IntArray) -> Scope:
     for path in sorted(scopes, key=len, reverse=True):
         scope = scopes[path]
         scope.weight += float(index.weight[scope.ops].sum())
+        scope.n_ops += len(scope.ops)
         if path:
             scopes[path[:-1]].weight += scope.weight
+            scopes[path[:-1]].n_ops += scope.n_ops
     while not root.ops and len(root.children) == 1:
         root = next(iter(root.children.values()))
     return root

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enplace.names.groups import group_ops, name_ops, subgroups
+from enplace.names.groups import group_ops, name_ops, subgroups, visible_ops
 from enplace.names.paths import index_ops
 from enplace.values.limits import MOST_DEPTH
 from problems import profile_of, profiles
@@ -183,3 +183,35 @@ def test_very_deep_scopes_are_grouped_by_their_first_parts():
 def test_ops_named_after_each_other_are_no_deep_recursion():
     names = {"/".join(["n"] * depth): 1.0 for depth in range(1, 1500)}
     assert group_ops(profile_of(names)).n_groups >= 1
+
+
+def test_an_optimiser_is_one_group_however_many_ops_it_has():
+    """The ops of Keras' optimisers have no scope but the optimiser's, and meaningless names."""
+    layers = {f"net/dense_{n}/{op}": 100.0 for n in range(6) for op in "abcdefgh"}
+    adam = {f"{scope}/Mul_{n}": 1.0 for scope in ("update", "adam_w") for n in range(200)}
+    grouping = group_ops(profile_of(layers | adam))
+    assert sorted(grouping.names[-2:]) == ["adam w", "update"]
+    assert grouping.names[:-2] == tuple(f"net / dense {n}" for n in range(6))
+
+
+def test_a_layer_of_few_ops_is_not_cut():
+    ops = {f"net/dense_{n}/{op}": 1.0 for n in range(5) for op in ("read", "Cast/a", "MatMul")}
+    others = {f"update/{n}": 1.0 for n in range(200)}
+    assert not [name for name in group_ops(profile_of(ops | others)).names if "Cast" in name]
+
+
+def test_constants_and_identities_are_shown_with_the_ops_they_belong_to():
+    kinds = {"shape": "Const", "axis": "Const", "same": "Identity", "alone": "Identity"}
+    times = {"a": 1.0, "b": 1.0, "far": 1.0} | dict.fromkeys(kinds, 0.0)
+    edges = [("shape", "axis", 1), ("axis", "b", 1), ("a", "same", 1), ("same", "b", 1)]
+    profile = profile_of(times, edges)
+    names = profile.op_names
+    profile = replace(
+        profile,
+        op_types=tuple(kinds.get(name, "MatMul") for name in names),
+        op_kinds=tuple("constant" if kinds.get(n) == "Const" else "" for n in names),
+    )
+    inside = np.array([at for at, name in enumerate(names) if name != "far"])
+    found = visible_ops(profile, inside)
+    groups = {found.names[g]: {names[op] for op in found.ops(g)} for g in range(found.n_groups)}
+    assert groups == {"a": {"a", "same"}, "b": {"b", "shape", "axis"}, "alone": {"alone"}}

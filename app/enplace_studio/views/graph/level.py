@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from enplace.names.group_facts import GroupEdges, group_edges
-from enplace.names.groups import Grouping, single_ops, subgroups
+from enplace.names.groups import Grouping, subgroups, visible_ops
 from enplace.names.ports import Ports, find_ports
 from enplace.pictures.graph_layout import is_chain, is_regular
 from enplace.text import count, size
@@ -30,8 +30,8 @@ class GraphLevel:
     edges : GroupEdges
         Between nodes.
     kinds, lengths : tuple of str
-        Type of each op, and the lengths of its axes as far as they are known; empty unless every
-        group is a single op.
+        Type of each op, and the lengths of its axes as far as they are known; empty unless the
+        groups are ops, with constants and identities that belong to them.
     in_lines : bool
         Whether the cards are arranged in rows, like text; such a level has no ports.
     """
@@ -73,6 +73,8 @@ class GraphLevel:
     def extent(self) -> str:
         """How many ops are shown, and as how many groups."""
         n_ops = count(int((self.grouping.group >= 0).sum()), "op")
+        if self.of_ops and (self.grouping.sizes > 1).any():
+            return f"{n_ops}; constants and identities are with the ops they belong to"
         in_groups = f" in {count(self.grouping.n_groups, 'group')}; open one to see its ops"
         return n_ops + ("" if self.of_ops else in_groups)
 
@@ -86,33 +88,34 @@ class GraphLevel:
 
 def whole_level(profile: Profile, grouping: Grouping) -> GraphLevel:
     """Make the level of the whole model."""
-    return _make_level("All groups", profile, grouping, [])
+    of_ops = int((grouping.group >= 0).sum()) == grouping.n_groups
+    return _make_level("All groups", profile, grouping, [], of_ops)
 
 
 def inner_level(profile: Profile, levels: Sequence[GraphLevel], group: int) -> GraphLevel:
     """Open a group of the last level into its ops, or into smaller groups if it has many."""
     last = levels[-1].grouping
     ops = last.ops(group)
-    inside = single_ops(profile, ops) if len(ops) <= MOST_OPS else subgroups(profile, ops)
-    return _make_level(last.names[group], profile, inside, [level.grouping for level in levels])
+    of_ops = len(ops) <= MOST_OPS
+    inside = visible_ops(profile, ops) if of_ops else subgroups(profile, ops)
+    around = [level.grouping for level in levels]
+    return _make_level(last.names[group], profile, inside, around, of_ops)
 
 
 def _make_level(
-    title: str, profile: Profile, grouping: Grouping, around: Sequence[Grouping]
+    title: str, profile: Profile, grouping: Grouping, around: Sequence[Grouping], of_ops: bool
 ) -> GraphLevel:
-    inside = np.flatnonzero(grouping.group >= 0)
-    order = inside[np.argsort(grouping.group[inside])].tolist()
-    of_ops = len(order) == grouping.n_groups
     edges = group_edges(profile, grouping)
     in_lines = not of_ops and (is_regular(grouping) or is_chain(grouping, edges))
+    order = [profile.index[name] for name in grouping.names] if of_ops else []
     ports = find_ports(profile, title, grouping, [] if in_lines else around)
     return GraphLevel(
         title=title,
         grouping=grouping,
         ports=ports,
         edges=group_edges(profile, grouping, ports) if ports.n else edges,
-        kinds=tuple(profile.op_types[op] for op in order) if of_ops else (),
-        lengths=tuple(_lengths(profile, op) for op in order) if of_ops else (),
+        kinds=tuple(profile.op_types[op] for op in order),
+        lengths=tuple(_lengths(profile, op) for op in order),
         in_lines=in_lines,
     )
 
