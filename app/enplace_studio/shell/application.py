@@ -21,6 +21,7 @@ from enplace.files.folders import make_private_folder
 from enplace.files.writing import remove_abandoned_files
 from enplace.system import give_back_memory
 from enplace_studio.jobs.call_later import call_later, pause_s
+from enplace_studio.shell.parts import text_size_in
 from enplace_studio.shell.window import MainWindow
 from enplace_studio.widgets.messages import install_excepthook
 from enplace_studio.widgets.style import apply_style
@@ -109,6 +110,7 @@ def user_window() -> MainWindow:
         fault = f"{log_file}: cannot write: {error.strerror}"
     install_excepthook(log_file)
     settings = QSettings(str(config / "studio.ini"), QSettings.Format.IniFormat)
+    theme.set_text_size(text_size_in(settings))
     window = MainWindow(settings, state / "recovery")
     if fault:
         window.banner.show_error(f"Settings and unsaved work cannot be kept: {fault}")

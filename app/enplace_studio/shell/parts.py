@@ -21,10 +21,19 @@ from enplace_studio.shell.header import Header
 from enplace_studio.shell.panes import Panes
 from enplace_studio.solve.chosen_method import ChosenMethod
 from enplace_studio.solve.solving import Solving
-from enplace_studio.widgets.theme import MODES, theme
+from enplace_studio.widgets.theme import MODES, TEXT_SIZES, theme
 
 if TYPE_CHECKING:
     from enplace_studio.frameworks.measuring import Measuring
+
+
+_TEXT_SIZE_KEY = "text-size"
+
+
+def text_size_in(settings: QSettings) -> float:
+    """Return the size of texts that settings hold, or else the system's."""
+    kept = str(settings.value(_TEXT_SIZE_KEY, ""))
+    return next((each for each in TEXT_SIZES if str(each) == kept), 1.0)
 
 
 class Studio(QObject):
@@ -154,6 +163,15 @@ class Studio(QObject):
         self.settings.setValue("theme", mode)
         theme.set_mode(mode)
         self.changed.emit()
+
+    @property
+    def text_size(self) -> float:
+        """The size of texts that the user has chosen, relative to the system's."""
+        return text_size_in(self.settings)
+
+    def keep_text_size(self, text_size: float) -> None:
+        """Remember a size of texts for the next start."""
+        self.settings.setValue(_TEXT_SIZE_KEY, text_size)
 
     # Closing
 

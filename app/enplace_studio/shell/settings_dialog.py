@@ -7,7 +7,6 @@ from pathlib import Path
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QComboBox, QDialog, QLineEdit, QWidget
 
-from enplace.text import factor
 from enplace_studio.files.recovery import BACKUPS, BACKUPS_IN_ALL
 from enplace_studio.model.method_facts import whole_seconds
 from enplace_studio.shell.parts import Studio
@@ -17,24 +16,24 @@ from enplace_studio.widgets.form import Form
 from enplace_studio.widgets.labels import label
 from enplace_studio.widgets.layouts import STRETCH, vbox
 from enplace_studio.widgets.messages import close_row
-from enplace_studio.widgets.theme import MODES, theme
+from enplace_studio.widgets.theme import MODES, TEXT_SIZES, theme
 
 WIDTH = 560
 
 
 class SettingsDialog(QDialog):
-    """Settings, which apply at once, and facts about files.
+    """Settings, which are kept at once, and facts about files.
 
     Attributes
     ----------
-    mode, time_limit : QComboBox
+    mode, text_size, time_limit : QComboBox
     """
 
     def __init__(self, studio: Studio, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle("Settings")
         self._studio = studio
-        self.mode, self.time_limit = QComboBox(), QComboBox()
+        self.mode, self.text_size, self.time_limit = QComboBox(), QComboBox(), QComboBox()
         self._fill()
         form = Form()
         self._add_looks(form)
@@ -53,6 +52,12 @@ class SettingsDialog(QDialog):
             self.mode.addItem(title, mode)
         self.mode.setCurrentIndex(self.mode.findData(theme.mode))
         self.mode.activated.connect(lambda: self._studio.set_theme(self.mode.currentData()))
+        for text_size, title in TEXT_SIZES.items():
+            self.text_size.addItem(title, text_size)
+        self.text_size.setCurrentIndex(self.text_size.findData(self._studio.text_size))
+        self.text_size.activated.connect(
+            lambda: self._studio.keep_text_size(self.text_size.currentData())
+        )
         chosen = self._studio.chosen
         for limit in sorted({*TIME_LIMITS_S, chosen.time_limit_s}):
             self.time_limit.addItem(whole_seconds(limit), limit)
@@ -64,7 +69,7 @@ class SettingsDialog(QDialog):
     def _add_looks(self, form: Form) -> None:
         form.add_heading("Looks")
         form.add("Theme", self.mode)
-        form.add("Text size", label(f"{factor(theme.scale)}, as your system has it"))
+        form.add("Text size", self.text_size, "From the next start of the studio on.")
         form.add_heading("Solving")
         form.add("Time limit", self.time_limit, "For methods that search; others end on their own.")
 

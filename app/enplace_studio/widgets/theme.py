@@ -13,6 +13,9 @@ from enplace.pictures.palette import DARK, DEVICES_DARK, DEVICES_LIGHT, LIGHT
 MODES = {"system": "Light or dark like the system", "light": "Light", "dark": "Dark"}
 """Titles of the modes."""
 
+TEXT_SIZES = {0.9: "Smaller", 1.0: "As your system has it", 1.15: "Larger", 1.3: "Much larger"}
+"""Titles of the sizes of texts, relative to the system's."""
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -56,6 +59,7 @@ class Theme(QObject):
         self._dark = False
         self._family: str | None = None
         self._scale: float | None = None
+        self._text_size = 1.0
 
     @property
     def mode(self) -> str:
@@ -111,10 +115,17 @@ class Theme(QObject):
 
     @property
     def scale(self) -> float:
-        """The system's text size at the start, as in the style sheet, relative to the usual one."""
+        """The size of texts at the start, as in the style sheet, relative to the usual one."""
         if self._scale is None:
-            self._scale = max(1.0, QGuiApplication.font().pointSizeF() / _LARGEST_USUAL_POINTS)
+            system = max(1.0, QGuiApplication.font().pointSizeF() / _LARGEST_USUAL_POINTS)
+            self._scale = system * self._text_size
         return self._scale
+
+    def set_text_size(self, text_size: float) -> None:
+        """Show texts larger or smaller than the system asks for; call before making a window."""
+        if text_size != self._text_size:
+            self._text_size, self._scale = text_size, None
+            self.changed.emit()
 
     def _update(self) -> None:
         system_dark = QGuiApplication.styleHints().colorScheme() == Qt.ColorScheme.Dark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
@@ -172,24 +173,34 @@ def _paint_bar(painter: QPainter, rect: QRectF, look: Look) -> None:
         paint_hatching(painter, bar, theme.tokens.panel, _HATCH)
 
 
-def _paint_name(painter: QPainter, rect: QRectF, text: str, scale: float) -> QRectF:
+def _paint_name(
+    painter: QPainter, rect: QRectF, texts: tuple[str, ...], at: int, scale: float
+) -> QRectF:
     """Paint the name of a card; return the area of the next line, with its font and pen set."""
     first = QRectF(rect.left(), rect.top(), rect.width(), _FIRST_LINE)
     strong = theme.font(12, QFont.Weight.DemiBold, scale)
     painter.setFont(strong)
     painter.setPen(theme.tokens.text)
-    painter.drawText(first, LEFT, fitted_name(text, strong, rect.width()))
+    painter.drawText(first, LEFT, fitted_name(texts[at], strong, rect.width(), families_of(texts)))
     painter.setFont(theme.font(11, zoom=scale))
     painter.setPen(quiet_ink())
     return first.translated(0, _NEXT_LINE)
 
 
-def fitted_name(text: str, font: QFont, width: float) -> str:
-    """Elide a name; of ``head 8–15``, whose neighbours are heads too, keep the numbers."""
+def fitted_name(text: str, font: QFont, width: float, families: Collection[str]) -> str:
+    """Elide a name; of ``head 8–15``, if there are more heads, keep the numbers."""
     shown, numbered = fitted(text, font, width), _NUMBERED.fullmatch(text)
-    if shown != text and numbered and fitted(numbered[1], font, width) == numbered[1]:
-        return numbered[1]
-    return shown
+    if shown == text or not numbered or text.removesuffix(numbered[1]) not in families:
+        return shown
+    return numbered[1] if fitted(numbered[1], font, width) == numbered[1] else shown
+
+
+@lru_cache(maxsize=4)
+def families_of(texts: tuple[str, ...]) -> frozenset[str]:
+    """Find what several names share before their numbers."""
+    numbered = [(text, _NUMBERED.fullmatch(text)) for text in texts]
+    stems = Counter(text.removesuffix(found[1]) for text, found in numbered if found)
+    return frozenset(stem for stem, n in stems.items() if n > 1)
 
 
 def _paint_texts(
@@ -202,7 +213,7 @@ def _paint_texts(
 ) -> None:
     """Paint the name, then the second line and note; leave ``pins`` pixels right of each."""
     first = rect.adjusted(0, 0, -pins[0], 0)
-    second = _paint_name(painter, first, scene.arrangement.texts[group], scale)
+    second = _paint_name(painter, first, scene.arrangement.texts, group, scale)
     second.setRight(rect.right() - pins[1])
     look, plain, width = scene.looks[group], painter.font(), second.width()
 
@@ -228,7 +239,7 @@ def _paint_op_texts(
 
     The last line leaves the second of ``pins`` pixels at the right.
     """
-    second = _paint_name(painter, rect, scene.arrangement.texts[op], scale)
+    second = _paint_name(painter, rect, scene.arrangement.texts, op, scale)
     look, level = scene.looks[op], scene.level
     _paint_pair(painter, second, level.kinds[op], level.lengths[op], keep_left=True)
     third = second.translated(0, _NEXT_LINE).adjusted(0, 0, -pins[1], 0)

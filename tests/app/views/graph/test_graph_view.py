@@ -19,7 +19,13 @@ from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.views.graph.camera import READABLE
 from enplace_studio.views.graph.colours import MODES
 from enplace_studio.views.graph.graph_view import GraphView
-from enplace_studio.views.graph.paint import fitted_name, has_room_for_pin, quiet_ink, tinted
+from enplace_studio.views.graph.paint import (
+    families_of,
+    fitted_name,
+    has_room_for_pin,
+    quiet_ink,
+    tinted,
+)
 from enplace_studio.widgets.pictures import write_picture
 from enplace_studio.widgets.theme import theme
 from problems import cluster_of, profile_of
@@ -832,12 +838,14 @@ def test_a_group_opens_with_all_its_ops_in_view(view):
 
 def test_a_card_that_is_too_narrow_keeps_the_numbers_that_tell_it_from_its_neighbours(qapp):
     font = theme.font(12)
+    families = families_of(("head 8–15", "head 16–23", "gradients of softmax 2", "embedding 1"))
 
     def narrow(text: str) -> str:
-        return fitted_name(text, font, QFontMetricsF(font).horizontalAdvance(text) - 2)
+        return fitted_name(text, font, QFontMetricsF(font).horizontalAdvance(text) - 2, families)
 
-    assert fitted_name("head 8–15", font, 1000) == "head 8–15"
+    assert fitted_name("head 8–15", font, 1000, families) == "head 8–15"
     assert narrow("head 8–15") == "8–15"
+    assert narrow("embedding 1").startswith("emb"), "there is only one"
     assert narrow("gradients of softmax 2").startswith("grad")
 
 
