@@ -150,7 +150,7 @@ def single_ops(profile: Profile, ops: IntArray) -> Grouping:
 
 
 def visible_ops(profile: Profile, ops: IntArray) -> Grouping:
-    """Make a group of every op, with the constants and identities around it that take no time.
+    """Make a group of every op, with the constants and identities around it.
 
     A constant is with the first op that reads it, an identity with the op that makes its tensor.
     The name of a group is that of its op.
@@ -164,10 +164,10 @@ def visible_ops(profile: Profile, ops: IntArray) -> Grouping:
 
 def _owners(profile: Profile, ops: IntArray) -> IntArray:
     """Find for each of some ops the one with which it is shown, most often itself; (n_ops,)."""
-    time_us, rank = index_ops(profile).time_us, inverse(profile.topological_order)
+    rank = inverse(profile.topological_order)
     inside = np.zeros(profile.n_ops, dtype=bool)
     inside[ops] = True
-    hidden = [op for op in ops.tolist() if not time_us[op] and _is_trivial(profile, op)]
+    hidden = [op for op in ops.tolist() if _is_trivial(profile, op)]
     is_hidden = np.zeros(profile.n_ops, dtype=bool)
     is_hidden[hidden] = True
     makers, readers = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
