@@ -26,7 +26,8 @@ from blocks import (
 MEASURES = MANUAL / "how-to" / "measure.md"
 """The page that ``test_tensorflow`` runs, and checks more closely."""
 
-MOST_NOT_RUN = 19
+MOST_NOT_RUN = 16
+"""Besides those that need PyTorch, which is not in the environment of these tests."""
 
 MODEL = (README, MANUAL / "getting-started.md", MANUAL / "how-to" / "pipeline.md")
 """Pages that measure the same model, with the same command: one reader follows all of them."""
@@ -111,7 +112,8 @@ def test_few_blocks_are_left_out_and_each_says_why():
     blocks = (block for page in pages() for block in blocks_of(page) if block.kind != "text")
     left_out = [block for block in blocks if block.note.startswith(NOT_RUN)]
     assert all(len(block.why_not_run) > 8 for block in left_out)
-    assert len(left_out) <= MOST_NOT_RUN, [block.where for block in left_out]
+    others = [block.where for block in left_out if block.why_not_run != "needs PyTorch"]
+    assert len(others) <= MOST_NOT_RUN, others
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))

@@ -37,7 +37,7 @@ from enplace.values.profile import Profile
 _NOT_DONE = "Enplace times no data parallelism of PyTorch"
 
 if TYPE_CHECKING:
-    from enplace.frameworks.torch.recording import Recorded
+    from enplace.frameworks.torch.record.recording import Recorded
 
 
 def work(connection: Connection) -> Message:
@@ -67,9 +67,9 @@ def _profile(job: Message, report: Report) -> Profile:
     _start(details["devices"])
     if source.kind == "pt2":
         return _exported(source, report)
-    from enplace.frameworks.torch.fake import record_on_fake_tensors
-    from enplace.frameworks.torch.measure import estimated_profile, measured_profile
-    from enplace.frameworks.torch.scripts import record_script
+    from enplace.frameworks.torch.measure.measure import estimated_profile, measured_profile
+    from enplace.frameworks.torch.open.fake import record_on_fake_tensors
+    from enplace.frameworks.torch.open.scripts import record_script
 
     if gpu := source.text("estimate"):
         found = record_on_fake_tensors(source, report)
@@ -82,9 +82,9 @@ def _exported(source: Source, report: Report) -> Profile:
     """Estimate the profile of a program of ``torch.export``; limits this process."""
     from enplace.files.reading import naming
     from enplace.frameworks.limits import limit_worker
-    from enplace.frameworks.torch.exported import read_program
-    from enplace.frameworks.torch.measure import estimated_profile
-    from enplace.frameworks.torch.replay import record_program
+    from enplace.frameworks.torch.measure.measure import estimated_profile
+    from enplace.frameworks.torch.open.exported import read_program
+    from enplace.frameworks.torch.open.replay import record_program
 
     limit_worker(MORE_BYTES, CPU_S)
     report("Reading the graph", None)
@@ -112,8 +112,8 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
         raise EnplaceError(f"{source.path}: {why}")
     report("Starting PyTorch", None)
     _start(details["devices"])
-    from enplace.frameworks.torch.pipelines import check_pipeline, run_pipeline
-    from enplace.frameworks.torch.run import check_devices, run_placed, run_plain
+    from enplace.frameworks.torch.pipelines.pipelines import check_pipeline, run_pipeline
+    from enplace.frameworks.torch.run.run import check_devices, run_placed, run_plain
 
     profile, *plain = values
     problem, plan = problem_from(profile_from(profile), details["problem"]), plan_from(job)
@@ -164,7 +164,7 @@ def check_imports() -> None:
     EnplaceError
         If this version of PyTorch lacks something that it needs.
     """
-    for name in ("measure", "replay", "run"):
+    for name in ("measure.measure", "open.replay", "run.run"):
         try:
             importlib.import_module(f"enplace.frameworks.torch.{name}")
         except (ImportError, AttributeError) as error:

@@ -7,7 +7,7 @@ import pytest
 from enplace.frameworks.registry import frameworks
 from enplace.frameworks.roofline import GPUS
 from enplace.frameworks.torch.device_map import block_of, find_blocks, folded, why_no_map, write_map
-from enplace.frameworks.torch.measure import estimated_profile
+from enplace.frameworks.torch.measure.measure import estimated_profile
 from enplace.inputs import make_problem
 from enplace.machine import simulate
 from enplace.readers.clusters import presets

@@ -5,7 +5,7 @@ import zipfile
 import pytest
 
 from enplace.errors import FileError
-from enplace.frameworks.torch.exported import MAX_DEPTH, Graph, Ref, read_program
+from enplace.frameworks.torch.open.exported import MAX_DEPTH, Graph, Ref, read_program
 
 
 def tensor(name):

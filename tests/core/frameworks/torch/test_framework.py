@@ -10,7 +10,7 @@ from enplace.frameworks.registry import (
 from enplace.frameworks.roofline import GPUS
 from enplace.frameworks.source import source_from_json, source_of
 from enplace.frameworks.torch.error_text import describe_out_of_memory, explain
-from enplace.frameworks.torch.measure import estimated_profile
+from enplace.frameworks.torch.measure.measure import estimated_profile
 from enplace.frameworks.torch.names import UniqueNames, scope_of_module
 from enplace.readers.clusters import presets
 from enplace.values.measurement import Measurement

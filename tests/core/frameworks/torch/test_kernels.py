@@ -1,4 +1,4 @@
-from enplace.frameworks.torch.kernels import join_kernels
+from enplace.frameworks.torch.record.kernels import join_kernels
 
 
 def span(category, name, ts, dur, tid=1, **details):

@@ -1,9 +1,9 @@
 import pytest
 
 from enplace.errors import PlanError
-from enplace.frameworks.torch.costs import MeasuredCosts
-from enplace.frameworks.torch.matching import key_of, place_step
-from enplace.frameworks.torch.profile import graph_of
+from enplace.frameworks.torch.measure.costs import MeasuredCosts
+from enplace.frameworks.torch.measure.profile import graph_of
+from enplace.frameworks.torch.run.matching import key_of, place_step
 from enplace.frameworks.torch.step import Timing
 from torch_steps import read_step
 

@@ -3,9 +3,9 @@ import pytest
 
 from enplace.errors import EnplaceError
 from enplace.frameworks.roofline import GPUS
-from enplace.frameworks.torch.costs import EstimatedCosts, MeasuredCosts
-from enplace.frameworks.torch.measure import estimated_profile, measured_profile
-from enplace.frameworks.torch.profile import graph_of
+from enplace.frameworks.torch.measure.costs import EstimatedCosts, MeasuredCosts
+from enplace.frameworks.torch.measure.measure import estimated_profile, measured_profile
+from enplace.frameworks.torch.measure.profile import graph_of
 from enplace.frameworks.torch.step import (
     GRADIENT,
     PARAMETER,

@@ -12,11 +12,11 @@ from torch import nn  # noqa: E402
 
 from enplace.errors import ClusterError  # noqa: E402
 from enplace.frameworks.source import source_of  # noqa: E402
-from enplace.frameworks.torch import hooks  # noqa: E402
 from enplace.frameworks.torch.device_map import find_modules  # noqa: E402
-from enplace.frameworks.torch.hooks import PlacedModules, modules_in_plan, torch_devices  # noqa: E402
-from enplace.frameworks.torch.measure import measured_profile  # noqa: E402
-from enplace.frameworks.torch.scripts import record_script  # noqa: E402
+from enplace.frameworks.torch.measure.measure import measured_profile  # noqa: E402
+from enplace.frameworks.torch.open.scripts import record_script  # noqa: E402
+from enplace.frameworks.torch.run import hooks  # noqa: E402
+from enplace.frameworks.torch.run.hooks import PlacedModules, modules_in_plan, torch_devices  # noqa: E402
 from enplace.machine import simulate  # noqa: E402
 from enplace.placing.settle import settle  # noqa: E402
 from enplace.processes.worker import ignore  # noqa: E402

@@ -13,12 +13,12 @@ from enplace.errors import ClusterError, PlanError  # noqa: E402
 from enplace.frameworks.jobs import RunRequest, run_job  # noqa: E402
 from enplace.frameworks.microbatches import Microbatches  # noqa: E402
 from enplace.frameworks.source import source_of  # noqa: E402
-from enplace.frameworks.torch.measure import measured_profile  # noqa: E402
-from enplace.frameworks.torch.pipelines import check_pipeline, run_pipeline  # noqa: E402
-from enplace.frameworks.torch.run import run_plain  # noqa: E402
-from enplace.frameworks.torch.scripts import record_script  # noqa: E402
-from enplace.frameworks.torch.stages import PART, cut_tape  # noqa: E402
-from enplace.frameworks.torch.tape import PipelineRefusedError, Tape  # noqa: E402
+from enplace.frameworks.torch.measure.measure import measured_profile  # noqa: E402
+from enplace.frameworks.torch.open.scripts import record_script  # noqa: E402
+from enplace.frameworks.torch.pipelines.pipelines import check_pipeline, run_pipeline  # noqa: E402
+from enplace.frameworks.torch.pipelines.stages import PART, cut_tape  # noqa: E402
+from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape  # noqa: E402
+from enplace.frameworks.torch.run.run import run_plain  # noqa: E402
 from enplace.processes.worker import WorkerError, ignore  # noqa: E402
 from enplace.readers.clusters import presets  # noqa: E402
 from enplace.values.measurement import Measurement  # noqa: E402

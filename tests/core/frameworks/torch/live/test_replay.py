@@ -16,8 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from enplace.errors import EnplaceError  # noqa: E402
 from enplace.frameworks.jobs import measure_profile  # noqa: E402
 from enplace.frameworks.source import source_of  # noqa: E402
-from enplace.frameworks.torch.exported import read_program  # noqa: E402
-from enplace.frameworks.torch.replay import record_program  # noqa: E402
+from enplace.frameworks.torch.open.exported import read_program  # noqa: E402
+from enplace.frameworks.torch.open.replay import record_program  # noqa: E402
 from enplace.processes.worker import ignore  # noqa: E402
 from enplace.values.op_kinds import OpPass  # noqa: E402
 

@@ -8,10 +8,10 @@ torch = pytest.importorskip("torch")
 from enplace.errors import ClusterError, PlanError  # noqa: E402
 from enplace.frameworks.measured import NOT_SEEN, run_from, run_message  # noqa: E402
 from enplace.frameworks.source import source_of  # noqa: E402
-from enplace.frameworks.torch.measure import measured_profile  # noqa: E402
-from enplace.frameworks.torch.recording import LoadError  # noqa: E402
-from enplace.frameworks.torch.run import check_devices, run_placed, run_plain  # noqa: E402
-from enplace.frameworks.torch.scripts import record_script  # noqa: E402
+from enplace.frameworks.torch.measure.measure import measured_profile  # noqa: E402
+from enplace.frameworks.torch.open.scripts import record_script  # noqa: E402
+from enplace.frameworks.torch.record.recording import LoadError  # noqa: E402
+from enplace.frameworks.torch.run.run import check_devices, run_placed, run_plain  # noqa: E402
 from enplace.placing.settle import settle  # noqa: E402
 from enplace.processes.worker import ignore  # noqa: E402
 from enplace.readers.clusters import presets  # noqa: E402

@@ -21,16 +21,16 @@ from enplace.errors import EnplaceError  # noqa: E402
 from enplace.frameworks.jobs import measure_profile  # noqa: E402
 from enplace.frameworks.roofline import GPUS  # noqa: E402
 from enplace.frameworks.source import source_of  # noqa: E402
-from enplace.frameworks.torch.costs import MeasuredCosts  # noqa: E402
 from enplace.frameworks.torch.device_map import write_map  # noqa: E402
-from enplace.frameworks.torch.fake import OF_FAKES, record_on_fake_tensors  # noqa: E402
-from enplace.frameworks.torch.measure import estimated_profile  # noqa: E402
-from enplace.frameworks.torch.profile import graph_of  # noqa: E402
-from enplace.frameworks.torch.recorder import HOOKS, check_hooks  # noqa: E402
-from enplace.frameworks.torch.recording import Recording  # noqa: E402
-from enplace.frameworks.torch.scripts import OF_STEPS, LoadError, record_script  # noqa: E402
+from enplace.frameworks.torch.measure.costs import MeasuredCosts  # noqa: E402
+from enplace.frameworks.torch.measure.measure import estimated_profile  # noqa: E402
+from enplace.frameworks.torch.measure.profile import graph_of  # noqa: E402
+from enplace.frameworks.torch.open.fake import OF_FAKES, record_on_fake_tensors  # noqa: E402
+from enplace.frameworks.torch.open.scripts import OF_STEPS, LoadError, record_script  # noqa: E402
+from enplace.frameworks.torch.record.recorder import HOOKS, check_hooks  # noqa: E402
+from enplace.frameworks.torch.record.recording import Recording  # noqa: E402
+from enplace.frameworks.torch.record.timing import Clock  # noqa: E402
 from enplace.frameworks.torch.step import GRADIENT, PARAMETER, Timing  # noqa: E402
-from enplace.frameworks.torch.timing import Clock  # noqa: E402
 from enplace.frameworks.torch.worker import check_imports  # noqa: E402
 from enplace.machine import simulate  # noqa: E402
 from enplace.processes.worker import ignore  # noqa: E402

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 
 def test_an_op_on_lists_computes_as_much_as_the_ops_on_their_tensors():
-    from enplace.frameworks.torch.work import work_of
+    from enplace.frameworks.torch.record.work import work_of
 
     def flops(func, *args):
         return work_of(func, OpKind.UPDATE, args, {}, func(*args)).flops

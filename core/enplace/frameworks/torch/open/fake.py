@@ -24,10 +24,10 @@ from torch.utils.data import DataLoader
 from torch.utils.weak import WeakIdKeyDictionary
 
 from enplace.frameworks.source import Source
-from enplace.frameworks.torch.recorder import check_hooks, run_parts
-from enplace.frameworks.torch.recording import Recorded, Wanted
-from enplace.frameworks.torch.scripts import OF_STEPS, Watch, run_watched
-from enplace.frameworks.torch.timing import Clock
+from enplace.frameworks.torch.open.scripts import OF_STEPS, Watch, run_watched
+from enplace.frameworks.torch.record.recorder import check_hooks, run_parts
+from enplace.frameworks.torch.record.recording import Recorded, Wanted
+from enplace.frameworks.torch.record.timing import Clock
 from enplace.processes.worker import Report
 
 _aten = torch.ops.aten

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from enplace.frameworks.torch.kernels import MARK, join_kernels
+from enplace.frameworks.torch.record.kernels import MARK, join_kernels
 from enplace.frameworks.torch.step import Timing
 
 

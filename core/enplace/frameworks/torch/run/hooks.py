@@ -19,8 +19,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from enplace.errors import ClusterError, PlanError
-from enplace.frameworks.torch.modules import joined
 from enplace.frameworks.torch.names import scope_of_module
+from enplace.frameworks.torch.record.modules import joined
 from enplace.names.passes import BACKWARD, UPDATE
 from enplace.names.scopes import INPUT
 from enplace.text import count, listed

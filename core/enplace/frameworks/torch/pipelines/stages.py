@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from enplace.frameworks.torch.tape import Batch, Call, Kept, Made, PipelineRefusedError
+from enplace.frameworks.torch.pipelines.tape import Batch, Call, Kept, Made, PipelineRefusedError
 from enplace.text import listed
 
 

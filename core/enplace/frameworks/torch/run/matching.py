@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from enplace.errors import PlanError
-from enplace.frameworks.torch.profile import StepGraph
+from enplace.frameworks.torch.measure.profile import StepGraph
 from enplace.frameworks.torch.step import LOSS, RecordedOp, Step
 from enplace.frameworks.work import check_same_graph
 from enplace.names.passes import split_pass
@@ -47,7 +47,7 @@ class PlacedStep:
     names : sequence of str
         Of each node.
     variables, inputs
-        As in :class:`~enplace.frameworks.torch.profile.StepGraph`.
+        As in :class:`~enplace.frameworks.torch.measure.profile.StepGraph`.
     """
 
     nodes: Mapping[Key, Sequence[tuple[int | None, ...]]]

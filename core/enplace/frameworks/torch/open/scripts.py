@@ -27,20 +27,20 @@ from enplace.frameworks.programs import (
     why_failed,
 )
 from enplace.frameworks.source import Source
-from enplace.frameworks.torch.calls import REPORT_S, Calls, may_train
 from enplace.frameworks.torch.error_text import explain, first_line, is_out_of_memory
-from enplace.frameworks.torch.following import wraps_another
-from enplace.frameworks.torch.recorder import check_hooks
-from enplace.frameworks.torch.recording import (
+from enplace.frameworks.torch.open.calls import REPORT_S, Calls, may_train
+from enplace.frameworks.torch.open.following import wraps_another
+from enplace.frameworks.torch.open.whole import check_whole, why_missing
+from enplace.frameworks.torch.record.recorder import check_hooks
+from enplace.frameworks.torch.record.recording import (
     EnoughError,
     LoadError,
     Recorded,
     Recording,
     Wanted,
 )
+from enplace.frameworks.torch.record.timing import Clock, CpuClock, GpuClock
 from enplace.frameworks.torch.step import Step
-from enplace.frameworks.torch.timing import Clock, CpuClock, GpuClock
-from enplace.frameworks.torch.whole import check_whole, why_missing
 from enplace.processes.worker import Report
 
 

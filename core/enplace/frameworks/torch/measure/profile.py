@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from enplace.frameworks.torch.costs import Costs
+from enplace.frameworks.torch.measure.costs import Costs
 from enplace.frameworks.torch.names import UniqueNames, scope_of, scope_of_module
-from enplace.frameworks.torch.op_kinds import ALLOCATES, FREE, kind_of
+from enplace.frameworks.torch.record.op_kinds import ALLOCATES, FREE, kind_of
 from enplace.frameworks.torch.step import (
     BUFFER,
     GRADIENT,

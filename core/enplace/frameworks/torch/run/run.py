@@ -19,7 +19,21 @@ from enplace.frameworks.comparing import first_step_difference
 from enplace.frameworks.devices import LOCAL
 from enplace.frameworks.measured import NOT_SEEN, MeasuredRun, quartiles_us
 from enplace.frameworks.source import Source
-from enplace.frameworks.torch.comparison import (
+from enplace.frameworks.torch.measure.costs import MeasuredCosts
+from enplace.frameworks.torch.measure.profile import graph_of
+from enplace.frameworks.torch.open.following import (
+    FIRST,
+    SEED,
+    WARM_UPS,
+    Follower,
+    seed_all,
+    without_dropout,
+)
+from enplace.frameworks.torch.open.scripts import run_watched
+from enplace.frameworks.torch.record.recorder import Recorder, check_hooks
+from enplace.frameworks.torch.record.recording import LoadError
+from enplace.frameworks.torch.record.timing import Clock
+from enplace.frameworks.torch.run.comparison import (
     AFTER_FIRST,
     GRADIENTS,
     LOSS,
@@ -30,24 +44,10 @@ from enplace.frameworks.torch.comparison import (
     steps_of,
     way_of,
 )
-from enplace.frameworks.torch.costs import MeasuredCosts
-from enplace.frameworks.torch.following import (
-    FIRST,
-    SEED,
-    WARM_UPS,
-    Follower,
-    seed_all,
-    without_dropout,
-)
-from enplace.frameworks.torch.hooks import PlacedModules, place_model, torch_devices
-from enplace.frameworks.torch.matching import check_plan, place_step
-from enplace.frameworks.torch.placed import PlacedMode, StepSeen
-from enplace.frameworks.torch.profile import graph_of
-from enplace.frameworks.torch.recorder import Recorder, check_hooks
-from enplace.frameworks.torch.recording import LoadError
-from enplace.frameworks.torch.scripts import run_watched
+from enplace.frameworks.torch.run.hooks import PlacedModules, place_model, torch_devices
+from enplace.frameworks.torch.run.matching import check_plan, place_step
+from enplace.frameworks.torch.run.placed import PlacedMode, StepSeen
 from enplace.frameworks.torch.step import Timing
-from enplace.frameworks.torch.timing import Clock
 from enplace.machine import simulate
 from enplace.processes.wire import DONE, Message
 from enplace.processes.worker import Report

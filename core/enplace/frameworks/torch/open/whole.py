@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from enplace.frameworks.programs import current_line
 from enplace.frameworks.source import Source
-from enplace.frameworks.torch.recording import LoadError
+from enplace.frameworks.torch.record.recording import LoadError
 
 _DIVIDED_BY = {
     "torch.distributed.fsdp": "FSDP",

@@ -27,12 +27,16 @@ from torch.utils._pytree import tree_leaves
 from enplace.errors import EnplaceError, PlanError
 from enplace.frameworks.microbatches import Microbatches, find_microbatches
 from enplace.frameworks.source import source_from_json
-from enplace.frameworks.torch.comparison import results_of
 from enplace.frameworks.torch.error_text import first_line
-from enplace.frameworks.torch.following import FIRST, Follower, as_array, seed_all, without_dropout
-from enplace.frameworks.torch.hooks import modules_in_plan
-from enplace.frameworks.torch.modules import unwrapped
-from enplace.frameworks.torch.pipeline_files import (
+from enplace.frameworks.torch.open.following import (
+    FIRST,
+    Follower,
+    as_array,
+    seed_all,
+    without_dropout,
+)
+from enplace.frameworks.torch.open.scripts import run_watched
+from enplace.frameworks.torch.pipelines.pipeline_files import (
     ANSWER,
     JOB,
     OF_SEVERAL,
@@ -40,11 +44,19 @@ from enplace.frameworks.torch.pipeline_files import (
     SCHEDULES,
     WHY,
 )
-from enplace.frameworks.torch.placed import Labels
-from enplace.frameworks.torch.recorder import ASIDE, given_tensors, held_by
-from enplace.frameworks.torch.scripts import run_watched
-from enplace.frameworks.torch.stages import PART, Cut, cut_tape, device_around, parameters_of
-from enplace.frameworks.torch.tape import PipelineRefusedError, Tape
+from enplace.frameworks.torch.pipelines.stages import (
+    PART,
+    Cut,
+    cut_tape,
+    device_around,
+    parameters_of,
+)
+from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape
+from enplace.frameworks.torch.record.modules import unwrapped
+from enplace.frameworks.torch.record.recorder import ASIDE, given_tensors, held_by
+from enplace.frameworks.torch.run.comparison import results_of
+from enplace.frameworks.torch.run.hooks import modules_in_plan
+from enplace.frameworks.torch.run.placed import Labels
 from enplace.frameworks.work import brief
 from enplace.processes.codecs import plan_from, problem_from, profile_from
 from enplace.processes.wire import Message, encode, read

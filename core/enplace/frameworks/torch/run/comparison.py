@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from enplace.frameworks.comparing import Values, Way, largest_difference
-from enplace.frameworks.torch.following import Follower
+from enplace.frameworks.torch.open.following import Follower
 
 LOSS, WEIGHTS, AFTER_FIRST, GRADIENTS = "loss", "weights", "first", "gradients"
 """Begin the names of arrays."""

@@ -10,10 +10,10 @@ import numpy as np
 from enplace.errors import EnplaceError
 from enplace.frameworks import roofline
 from enplace.frameworks.own_cluster import PCIE, describe, model_of
-from enplace.frameworks.torch.costs import EstimatedCosts, MeasuredCosts
 from enplace.frameworks.torch.device_map import PARAMETERS
-from enplace.frameworks.torch.op_kinds import ALLOCATES
-from enplace.frameworks.torch.profile import Node, graph_of
+from enplace.frameworks.torch.measure.costs import EstimatedCosts, MeasuredCosts
+from enplace.frameworks.torch.measure.profile import Node, graph_of
+from enplace.frameworks.torch.record.op_kinds import ALLOCATES
 from enplace.frameworks.torch.step import Step, Timing
 from enplace.readers.calibration import calibrate
 from enplace.system import host_bytes

@@ -16,12 +16,20 @@ import torch
 from enplace.errors import EnplaceError, FileError
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.error_text import first_line
-from enplace.frameworks.torch.exported import Code, Graph, Input, Node, Program, Ref, TensorMeta
-from enplace.frameworks.torch.fake import OF_FAKES, fake_tensors
-from enplace.frameworks.torch.recorder import Recorder, check_hooks
-from enplace.frameworks.torch.recording import Recorded
+from enplace.frameworks.torch.open.exported import (
+    Code,
+    Graph,
+    Input,
+    Node,
+    Program,
+    Ref,
+    TensorMeta,
+)
+from enplace.frameworks.torch.open.fake import OF_FAKES, fake_tensors
+from enplace.frameworks.torch.record.recorder import Recorder, check_hooks
+from enplace.frameworks.torch.record.recording import Recorded
+from enplace.frameworks.torch.record.timing import Clock
 from enplace.frameworks.torch.step import BUFFER, PARAMETER, Timing
-from enplace.frameworks.torch.timing import Clock
 from enplace.processes.worker import Report
 from enplace.text import count, listed
 

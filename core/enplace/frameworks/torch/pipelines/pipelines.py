@@ -21,7 +21,10 @@ from enplace.frameworks.comparing import first_step_difference
 from enplace.frameworks.devices import LOCAL
 from enplace.frameworks.measured import NOT_SEEN, MeasuredRun, quartiles_us
 from enplace.frameworks.microbatches import Microbatches
-from enplace.frameworks.torch.comparison import (
+from enplace.frameworks.torch.error_text import lacking
+from enplace.frameworks.torch.open.following import SEED
+from enplace.frameworks.torch.pipelines.pipeline_files import ANSWER, JOB, PROGRESS, SCHEDULES, WHY
+from enplace.frameworks.torch.run.comparison import (
     AFTER_FIRST,
     LOSS,
     WEIGHTS,
@@ -30,10 +33,7 @@ from enplace.frameworks.torch.comparison import (
     steps_of,
     way_of,
 )
-from enplace.frameworks.torch.error_text import lacking
-from enplace.frameworks.torch.following import SEED
-from enplace.frameworks.torch.matching import check_plan
-from enplace.frameworks.torch.pipeline_files import ANSWER, JOB, PROGRESS, SCHEDULES, WHY
+from enplace.frameworks.torch.run.matching import check_plan
 from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule, simulate_pipeline
 from enplace.processes import redirect
 from enplace.processes.wire import Message, encode, read
@@ -125,7 +125,7 @@ def _start(folder: Path, n: int, report: Report) -> list[Message]:
     """Start the processes, wait for them and return what each answers."""
     command = [
         sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--max-restarts=0",
-        f"--nproc-per-node={n}", "-m", "enplace.frameworks.torch.rank", str(folder),
+        f"--nproc-per-node={n}", "-m", "enplace.frameworks.torch.pipelines.rank", str(folder),
     ]  # fmt: skip
     report(f"Starting {n} processes", None)
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)

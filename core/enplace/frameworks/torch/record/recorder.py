@@ -19,7 +19,10 @@ from torch.utils._pytree import tree_leaves
 
 from enplace.errors import EnplaceError
 from enplace.frameworks.torch.error_text import lacking
-from enplace.frameworks.torch.op_kinds import kind_of
+from enplace.frameworks.torch.record.op_kinds import kind_of
+from enplace.frameworks.torch.record.timing import Clock
+from enplace.frameworks.torch.record.traffic import n_bytes_of
+from enplace.frameworks.torch.record.work import work_of
 from enplace.frameworks.torch.step import (
     GRADIENT,
     INPUT,
@@ -31,9 +34,6 @@ from enplace.frameworks.torch.step import (
     Step,
     Storage,
 )
-from enplace.frameworks.torch.timing import Clock
-from enplace.frameworks.torch.traffic import n_bytes_of
-from enplace.frameworks.torch.work import work_of
 from enplace.values.op_kinds import OpPass
 
 ASIDE = ("prim", "profiler")

@@ -16,9 +16,9 @@ from unittest.mock import patch
 import torch
 from torch.nn.modules import module as hooks
 
-from enplace.frameworks.torch.hooks import PlacedModules, place_model, torch_devices
-from enplace.frameworks.torch.matching import check_plan
-from enplace.frameworks.torch.modules import unwrapped
+from enplace.frameworks.torch.record.modules import unwrapped
+from enplace.frameworks.torch.run.hooks import PlacedModules, place_model, torch_devices
+from enplace.frameworks.torch.run.matching import check_plan
 from enplace.readers.plans import read_plan_alone
 from enplace.text import listed
 from enplace.values.plan import Plan

@@ -25,10 +25,10 @@ from torch.utils._pytree import tree_leaves
 from enplace.errors import EnplaceError
 from enplace.files.reading import read_bytes
 from enplace.frameworks.source import Source
-from enplace.frameworks.torch.recording import EnoughError, Recorded, Recording, Wanted
+from enplace.frameworks.torch.open.whole import check_whole
+from enplace.frameworks.torch.record.recording import EnoughError, Recorded, Recording, Wanted
+from enplace.frameworks.torch.record.timing import Clock
 from enplace.frameworks.torch.step import Step
-from enplace.frameworks.torch.timing import Clock
-from enplace.frameworks.torch.whole import check_whole
 from enplace.text import listed
 
 REPORT_S = 0.25

@@ -17,10 +17,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from enplace.frameworks.torch.matching import PlacedStep
-from enplace.frameworks.torch.modules import Modules
-from enplace.frameworks.torch.op_kinds import ALLOCATES
-from enplace.frameworks.torch.recorder import (
+from enplace.frameworks.torch.record.modules import Modules
+from enplace.frameworks.torch.record.op_kinds import ALLOCATES
+from enplace.frameworks.torch.record.recorder import (
     ASIDE,
     Whereabouts,
     given_tensors,
@@ -29,6 +28,7 @@ from enplace.frameworks.torch.recorder import (
     name_of,
     run_parts,
 )
+from enplace.frameworks.torch.run.matching import PlacedStep
 
 
 @dataclass(eq=False)

@@ -17,9 +17,9 @@ from torch.optim import optimizer as hooks
 from torch.utils._python_dispatch import _disable_current_modes
 
 from enplace.frameworks.comparing import Values
-from enplace.frameworks.torch.calls import REPORT_S
-from enplace.frameworks.torch.modules import Modules, unwrapped
-from enplace.frameworks.torch.recording import EnoughError
+from enplace.frameworks.torch.open.calls import REPORT_S
+from enplace.frameworks.torch.record.modules import Modules, unwrapped
+from enplace.frameworks.torch.record.recording import EnoughError
 from enplace.processes.worker import Report
 
 SEED = 0

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from enplace.errors import EnplaceError
-from enplace.frameworks.torch.modules import Modules
-from enplace.frameworks.torch.recorder import Recorder
+from enplace.frameworks.torch.record.modules import Modules
+from enplace.frameworks.torch.record.recorder import Recorder
+from enplace.frameworks.torch.record.timing import Clock, GpuClock
 from enplace.frameworks.torch.step import Step, Timing
-from enplace.frameworks.torch.timing import Clock, GpuClock
 from enplace.processes.worker import Report
 
 RECORDINGS = 3

@@ -1,0 +1,1 @@
+"""Make a profile of a recorded step."""

@@ -1,0 +1,1 @@
+"""Open scripts and exported programs, and follow them to the step that counts."""

@@ -1,0 +1,1 @@
+"""Run a script as a pipeline, with a process for each device."""

@@ -1,0 +1,1 @@
+"""Run a script with a plan, and compare it with the run without."""
