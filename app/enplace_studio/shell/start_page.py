@@ -19,14 +19,14 @@ from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.theme import theme
 
 COLUMNS = 3
-CARD_HEIGHT = 216
+CARD_HEIGHT = 152
 PICTURE_HEIGHT = 84
 PAGE_WIDTH = 980
 
 SENTENCE = "See where every op of your model should run, and what you gain"
 STEPS = (
     "Enplace decides which of your GPUs runs each op, and in what order. Press Solve, overrule "
-    "what you know better, see at once what it costs, and export the plan for your training script."
+    "what you know better, and export the plan for your training script."
 )
 FILES = (
     "Enplace profiles and projects (.enplace), profiles as JSON, GPU profiles (.json.gz) and "
@@ -126,12 +126,12 @@ class _Card(QFrame):
         facts = f"{count(thumbnail.ops, 'op')}  ·  {needs}"
         self.setAccessibleName(f"{sample.title}, {facts}")
         self.setToolTip(plain_tip(sample.description))
+        self.setAccessibleDescription(sample.description)
         self.setFixedHeight(round(CARD_HEIGHT * theme.scale))
         self.sample = sample
         title = ElidedLabel("title")
         title.set_text(sample.title)
-        texts = title, label(facts, "strong"), paragraph(sample.description)
-        parts = _Picture(thumbnail), 6, *texts, (STRETCH, 0)
+        parts = _Picture(thumbnail), 6, title, label(facts, "dim"), (STRETCH, 0)
         vbox(*parts, on=self, spacing=4, margins=(14, 14, 14, 12))
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
