@@ -14,10 +14,13 @@ import numpy as np
 
 from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
+from enplace.machine.layout import build_machine
+from enplace.machine.ranks import placed_rank_us
+from enplace.placing.moves.thrifty import thrifty_start_us
 from enplace.placing.options import PlaceOptions
 from enplace.placing.packing import pack
 from enplace.placing.repair import rearrange
-from enplace.placing.settle import by_placed_rank, natural_position
+from enplace.placing.settle import by_placed_rank, natural_position, position_by
 from enplace.placing.stop import Stop
 from enplace.values.arrays import inverse
 from enplace.values.plan import Plan
@@ -27,6 +30,10 @@ from enplace.values.schedule import Schedule
 
 PACKING_SHARE, PACKING_S = 0.25, 5.0
 """Share of the time left for packing units into memory, and the seconds if there is no limit."""
+
+SHARES = (1.0, 0.97, 0.93)
+"""Shares of the memory that count as room for thrifty orders: not all is known as ops are put in
+order, and those with less room may fit where others do not."""
 
 MOST_ORDERED = 5_000
 """Most ops of a graph for which an order that needs little memory is sought."""
@@ -84,12 +91,25 @@ def limit_packing(stop: Stop) -> Stop:
 def in_other_orders(made: Schedule) -> Iterator[Schedule]:
     """Yield a placement with other orders of its ops, those that may need less memory."""
     problem, plan = made.problem, made.plan
-    orders = [natural_position(problem), by_placed_rank(problem, plan.device)]
+    orders = [thrifty_position(problem, plan.device, share) for share in SHARES]
+    orders += [natural_position(problem), by_placed_rank(problem, plan.device)]
     if problem.profile.n_ops <= MOST_ORDERED:
-        orders.insert(0, frugal_position(problem))
+        orders.append(frugal_position(problem))
     for position in orders:
         for policy in ("strict", "priority"):
             yield simulate(problem, replace(plan, position=position, policy=policy, links="fifo"))
+
+
+def thrifty_position(problem: Problem, device: IntArray, share: float = 1.0) -> IntArray:
+    """Return the position of each op by ranks, where what has room goes first.
+
+    ``share`` of the memory counts as room.
+    """
+    machine = build_machine(problem)
+    room = (share * machine.capacity_bytes).astype(np.int64)
+    machine = machine._replace(capacity_bytes=room)
+    rank_us = placed_rank_us(machine, device)
+    return position_by(problem, thrifty_start_us(machine, device, rank_us))
 
 
 def frugal_position(problem: Problem) -> IntArray:

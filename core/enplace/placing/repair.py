@@ -15,7 +15,7 @@ from enplace.errors import CancelledError, ProblemError
 from enplace.machine import simulate
 from enplace.placing.incumbents import Best, BestSchedule
 from enplace.placing.moves import Level, make_level
-from enplace.placing.moves.steps import blocks_step, state_of
+from enplace.placing.moves.steps import LevelPlan, blocks_step, state_of
 from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import find_placer
 from enplace.values.plan import POLICIES, Plan
@@ -63,9 +63,10 @@ def rearrange(schedule: Schedule, options: PlaceOptions) -> Schedule:
     """Return the best schedule after moving blocks of ops at random, or the given one.
 
     The given one is returned if nothing helps or there is no time. The first attempt keeps the
-    plan's own order, the second orders ops by their ranks. If neither fits in half of the time
-    left, the ops are placed afresh; see :func:`place_afresh`. This takes seconds; it is the last
-    resort for a placer's plan that still does not fit.
+    plan's own order, the second orders ops by their ranks and by what has room, the third by ranks
+    alone. If none fits in half of the time left, the ops are placed afresh; see
+    :func:`place_afresh`. This takes seconds; it is the last resort for a placer's plan that still
+    does not fit.
     """
     problem, n_ops = schedule.problem, schedule.problem.profile.n_ops
     if not has_time_to_rearrange(problem, options):
@@ -144,8 +145,9 @@ def _placed_afresh(
 def _with_blocks_moved(
     schedule: Schedule, level: Level, options: PlaceOptions
 ) -> Iterator[Schedule]:
-    for by_ranks in (False, True):
-        yield simulate(schedule.problem, _move_blocks(schedule, level, by_ranks, options))
+    for ranked, thrifty in ((False, False), (True, True), (True, False)):
+        start = replace(state_of(level, schedule.plan), ranked=ranked, thrifty=thrifty)
+        yield simulate(schedule.problem, _move_blocks(schedule, start, options))
 
 
 def _move_units(schedule: Schedule) -> Plan:
@@ -184,22 +186,20 @@ def _move_units(schedule: Schedule) -> Plan:
     return replace(schedule.plan, device=unit_device[problem.unit])
 
 
-def _move_blocks(schedule: Schedule, level: Level, by_ranks: bool, options: PlaceOptions) -> Plan:
+def _move_blocks(schedule: Schedule, state: LevelPlan, options: PlaceOptions) -> Plan:
     """Move blocks of ops at random until the step fits, or for a number of rounds.
 
     Parameters
     ----------
     schedule : Schedule
         A schedule that does not fit.
-    level : Level
-        The problem whose blocks are moved.
-    by_ranks : bool
-        Whether to order ops by their ranks instead of keeping the order of the plan.
+    state : LevelPlan
+        The same on the level whose blocks are moved, with the order that they take.
     """
     over = options.stop.with_grace(schedule.problem.profile.n_ops)
-    plan, graph = schedule.plan, level.problem.profile
+    plan, level = schedule.plan, state.level
+    graph = level.problem.profile
     step = blocks_step(plan.links, rounds=MOVES)
-    state = replace(state_of(level, plan), ranked=by_ranks)
     affordable = MOST_VISITS // (MOVES * (graph.n_ops + graph.n_edges))
     for number in range(min(BLOCK_ROUNDS, max(affordable, 1))):
         move = partial(step, state, options.seed + number, 1.0)

@@ -119,7 +119,7 @@ class PhasedSearch:
     ) -> None:
         self.incumbent, self.plans, self.options = incumbent, plans, options
         self.problem, self.is_small = problem, is_small
-        self.n_phases = 0
+        self.n_phases, self.is_tight = 0, False
         self._start_clock(share)
 
     def run(self) -> None:
@@ -179,6 +179,9 @@ class PhasedSearch:
         if self.is_small:
             return []
         best = self._best_for_blocks(self._states_on(level, []), LINKS[0])
+        if self.is_tight:
+            thrifty = (replace(state_of(level, p), thrifty=True) for p in self.plans)
+            best = min([best, *(_measure(each, LINKS[0]) for each in thrifty)], key=by_price)
         found = [replace(best, makespan_us=np.inf, excess_bytes=UNKNOWN)] * THREADS
         goal = best.priced_us * PROMISING
         for end, sweeps in BALANCE_PHASES:
@@ -188,7 +191,9 @@ class PhasedSearch:
             if after >= goal:
                 break
             goal = max(min(best.priced_us, after), best.priced_us * WINNING)
-        if found[0].excess_bytes and found[0].priced_us < best.priced_us:
+        if self.is_tight:
+            found = [min(found[0], best, key=by_price)] * THREADS
+        if found[0].excess_bytes and (self.is_tight or found[0].priced_us < best.priced_us):
             found = self._run_phase(
                 found, [blocks_step(LINKS[0], slack=SLACK)] * THREADS, end + REPAIR_SHARE
             )
@@ -215,7 +220,10 @@ class PhasedSearch:
                 [
                     state,
                     *(scattered(state, seed) for seed in seeds[thread::THREADS]),
-                    *(state_of(level, plan) for plan in others[thread::THREADS]),
+                    *(
+                        replace(state_of(level, plan), thrifty=self.is_tight)
+                        for plan in others[thread::THREADS]
+                    ),
                 ],
             )
             for thread, (serve, state) in enumerate(zip(links, states, strict=True))
@@ -248,22 +256,16 @@ class PhasedSearch:
 
         Moves have more effect in the order of ranks, unless a state's own order is much better.
         """
-        measure = blocks_step(links, rounds=0)
-        ranked, in_order = (
-            min(
-                (
-                    measure(
-                        LevelPlan(s.level, s.order, s.device, ranked=by_ranks),
-                        0,
-                        1.0,
-                        new_stop_flag(),
-                    )
-                    for s in states
-                ),
-                key=by_key,
-            )
-            for by_ranks in (True, False)
-        )
+
+        def best(*, ranked: bool, thrifty: bool = False) -> LevelPlan:
+            plain = (LevelPlan(s.level, s.order, s.device) for s in states)
+            ordered = (replace(s, ranked=ranked, thrifty=thrifty) for s in plain)
+            return min((_measure(each, links) for each in ordered), key=by_key)
+
+        ranked, in_order = best(ranked=True), best(ranked=False)
+        self.is_tight |= ranked.excess_bytes > 0
+        if self.is_tight:
+            ranked = min(ranked, best(ranked=True, thrifty=True), key=by_key)
         limit = ranked.excess_bytes, ranked.makespan_us * (1 - OWN_ORDER)
         return in_order if in_order.key < limit else ranked
 
@@ -360,6 +362,11 @@ class PhasedSearch:
 
     def _is_over(self, end: float) -> bool:
         return self.search_s is not None and self._spent >= end
+
+
+def _measure(state: LevelPlan, links: str) -> LevelPlan:
+    """Simulate a state with its ops in the order in which blocks would move."""
+    return blocks_step(links, rounds=0)(state, 0, 1.0, new_stop_flag())
 
 
 def _is_near(state: LevelPlan, other: LevelPlan) -> bool:

@@ -15,6 +15,7 @@ from enplace.machine.layout import Machine
 from enplace.machine.memory import find_excess
 from enplace.machine.ranks import placed_rank_us
 from enplace.machine.timing import Timing, new_timing, simulate_priority
+from enplace.placing.moves.thrifty import thrifty_start_us
 from enplace.placing.random_numbers import draw_below
 from enplace.values.arrays import BoolArray, FloatArray, IntArray
 
@@ -45,6 +46,8 @@ class Accepting(NamedTuple):
     ranked : bool
         Whether devices take their ops by the upward ranks that a placement gives them, or else in
         the given order, in which blocks then move as well.
+    thrifty : bool
+        Whether they take, of those ranked, what has room first.
     rounds : int
         Number of moves to try.
     threshold : float
@@ -55,6 +58,7 @@ class Accepting(NamedTuple):
 
     links: int
     ranked: bool
+    thrifty: bool
     rounds: int
     threshold: float
     slack: float
@@ -121,6 +125,8 @@ def _move_blocks(
             rank_us = placed_rank_us(machine, trial)
             for op in range(n_ops):
                 trial_key[op] = -rank_us[op]
+            if accepting.thrifty:
+                trial_key[:] = thrifty_start_us(machine, trial, rank_us)
         by_key = _sort_by(topological, trial_key)
         for at in range(n_ops):
             position[by_key[at]] = at

@@ -71,8 +71,9 @@ class LevelPlan:
     """An order and a placement on a level, with their makespan and how far they exceed memory.
 
     ``ranked`` decides how blocks move next: with ops in the order of their ranks, or in this order.
-    One that has not been simulated is worse than any that has. ``weights`` are those of the balance
-    that it is from, in the order of :data:`WEIGHTS`.
+    If it is ``thrifty``, ops that have room go before those with higher ranks. One that has not
+    been simulated is worse than any that has. ``weights`` are those of the balance that it is from,
+    in the order of :data:`WEIGHTS`.
     """
 
     level: Level
@@ -82,6 +83,7 @@ class LevelPlan:
     excess_bytes: int = UNKNOWN
     engine: str = LISTS
     ranked: bool = True
+    thrifty: bool = False
     weights: FloatArray | None = None
 
     @property
@@ -175,6 +177,7 @@ def blocks_step(
             Accepting(
                 links=LINK_POLICIES.index(links),
                 ranked=state.ranked,
+                thrifty=state.thrifty,
                 rounds=rounds,
                 threshold=threshold * (1 - min(1.0, share)) ** 2,
                 slack=slack / max(1.0 - share, 1e-9),
@@ -184,7 +187,15 @@ def blocks_step(
         )
         if state.key <= (excess, makespan):
             return state
-        return LevelPlan(state.level, order, device, makespan, excess, BLOCKS, state.ranked)
+        return replace(
+            state,
+            order=order,
+            device=device,
+            makespan_us=makespan,
+            excess_bytes=excess,
+            engine=BLOCKS,
+            weights=None,
+        )
 
     return step
 
@@ -231,7 +242,7 @@ def balance_step(sweeps: int) -> Step:
             moves=min(sweeps * n_units, MOST_MOVES),
         )
         anneal_balance(machine, balance, device, draw, stop)
-        by_ranks = LevelPlan(level, state.order, device)
+        by_ranks = LevelPlan(level, state.order, device, thrifty=state.thrifty)
         found = blocks_step("priority", rounds=0)(by_ranks, seed, share, stop)
         return min(state, replace(found, engine=BALANCE, weights=weights), key=by_price)
 

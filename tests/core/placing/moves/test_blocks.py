@@ -185,7 +185,7 @@ def test_blocks_move_like_those_of_the_reference(
         assume(False)
     draw, blocks = np.random.default_rng(seed), random_blocks(problem.n_units, seed)
     order, device = np.array(problem.profile.topological_order), np.array(plan.device)
-    accepting = Accepting(LINK_POLICIES.index(links), ranked, 12, threshold, slack)
+    accepting = Accepting(LINK_POLICIES.index(links), ranked, False, 12, threshold, slack)
     reference = Reference(problem, blocks, accepting, np.random.default_rng(seed))
     expected = reference.run(order, device)
     stop = np.zeros(1, dtype=bool)

@@ -120,7 +120,8 @@ def run_block_moves(problem, order, device, links, ranked, rounds):
     """Run ``move_blocks``, which changes the order and the placement."""
     level = make_level(problem, np.arange(problem.profile.n_ops))
     return move_blocks(
-        level.machine, level.blocks, order, device, Accepting(links, ranked, rounds, 0.0, np.inf),
+        level.machine, level.blocks, order, device,
+        Accepting(links, ranked, False, rounds, 0.0, np.inf),
         np.random.default_rng(0), np.zeros(1, dtype=bool),
     )  # fmt: skip
 
