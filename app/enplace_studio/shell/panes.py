@@ -134,7 +134,6 @@ class Panes(QObject):
             middle.setFocus()
         for name in self._open_docks:
             self.docks[name].show()
-        self._open_used()
 
     def _open_used(self) -> None:
         """Open the panes that have something to show for the first time."""
@@ -149,7 +148,6 @@ class Panes(QObject):
         """From now on, a pane is as the user leaves it."""
         if name in self._unused:
             self._unused.remove(name)
-            self._settings.setValue(_UNUSED_KEY, self._unused)
 
     def is_in_middle(self, name: str) -> bool:
         """Return whether a view is the one shown in the middle."""
@@ -234,12 +232,14 @@ class Panes(QObject):
             shown = {name for name, dock in self.docks.items() if not dock.isHidden()}
             self._open_docks = shown
             self._settings.setValue(_LAYOUT_KEY, self._window.saveState(self._version))
+            self._settings.setValue(_UNUSED_KEY, self._unused)
 
     def restore(self) -> None:
         """Restore the user's arrangement of the docks, or else the default one."""
         state = self._settings.value(_LAYOUT_KEY)
         if isinstance(state, QByteArray):
             self._window.restoreState(state, self._version)
+        self._open_used()
         self.share()
 
     def share(self) -> None:
@@ -250,7 +250,6 @@ class Panes(QObject):
     def reset(self) -> None:
         """Restore the default arrangement of the docks."""
         self._unused = self._first_unused()
-        self._settings.setValue(_UNUSED_KEY, self._unused)
         for view in self._docked:
             if view.area is not None and (dock := self.docks.get(view.id)):
                 dock.setFloating(False)

@@ -220,6 +220,16 @@ def test_panes_open_at_their_first_use_and_then_stay_as_the_user_leaves_them(
     qtbot.waitUntil(lambda: open_panes(again) == {*first, "constraints", "history"})
 
 
+def test_a_pane_also_opens_at_its_first_use_in_a_later_session(window, make_window, qtbot):
+    other = chain_document()
+    other.place([0], 1)
+    window.close()
+    again = make_window()
+    again.document.open(other.project)
+    take_turns()
+    assert open_panes(again) == {"plans", "timeline", "inspector", "constraints"}
+
+
 def test_memory_opens_by_itself_once_a_plan_does_not_fit(make_window, qtbot):
     window = make_window()
     profile = profile_of({"a": 10, "b": 10}, [("a", "b", 1 << 29)])
