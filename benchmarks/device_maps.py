@@ -100,9 +100,11 @@ def main(report: Report) -> None:
     limit_s, names = report.pick((LIMIT_S, MODELS), (QUICK_S, MODELS[:1]))
     report.text(
         'Against `infer_auto_device_map` with `get_balanced_memory`, as for `device_map="auto"`, '
-        "with the blocks that a model names as not to be split. Accelerate runs one card after "
-        "another, so the step time is what it gives. The time per sample is that of a pipeline of "
-        f"the same modules. Plans have whole blocks, and {limit_s:.0f} s for an objective. For the "
+        "with the blocks that a model names as not to be split. Steps of both maps are simulated "
+        "in the same way: cards work side by side where the model's branches, or gradients and "
+        "updates, allow it. Accelerate itself runs one card after another, so its steps take "
+        "longer with either map. The time per sample is that of a pipeline of the same modules. "
+        f"Plans have whole blocks, and {limit_s:.0f} s for an objective. For the "
         "step time, tied weights stay on one card, so that the plan is a device map itself. "
         "A step is one of training with AdamW or SGD."
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
+from enplace.files.writing import write_atomically
 from enplace.names.passes import split_pass
 from enplace.names.scopes import INPUT
 from enplace.text import listed
@@ -111,15 +113,36 @@ def _why_not_shared(profile: Profile, device: Sequence[int]) -> str:
     return ""
 
 
-def write_map(result: Result) -> str:
-    """Return the map as JSON, for ``device_map=`` of accelerate and transformers."""
+def save_map(result: Result, path: str) -> list[str]:
+    """Write the map as JSON, for ``device_map=`` of accelerate and transformers.
+
+    Returns
+    -------
+    list of str
+        A line for people if layers go to and fro between devices, as accelerate hides no transfer.
+    """
+    placed = device_map(result)
+    write_atomically(path, f"{json.dumps(placed, indent=2)}\n")
+    layers = [device for name, device in placed.items() if name.rpartition(".")[2].isdecimal()]
+    turns = sum(a != b for a, b in pairwise(layers))
+    if turns < len({*layers}):
+        return []
+    return [
+        f"From layer to layer, the device changes {turns} times. Accelerate runs one device after "
+        "the other, so none of these transfers is hidden; --objective throughput gives "
+        "consecutive layers to each device."
+    ]
+
+
+def device_map(result: Result) -> dict[str, Device]:
+    """Return the device of each module, in the order of the model's parameters."""
     problem, device = result.schedule.problem, result.plan.device.tolist()
     profile, devices = problem.measured_profile, problem.cluster.devices
     gpus = [each.name for each in devices if each.kind == "gpu"]
     names = [gpus.index(each.name) if each.name in gpus else "cpu" for each in devices]
     paths: Mapping[str, str] = profile.measured.config[PARAMETERS]
     placed = {path: names[device[profile.index[name]]] for path, name in paths.items()}
-    return f"{json.dumps(folded(placed), indent=2)}\n"
+    return folded(placed)
 
 
 def folded(placed: Mapping[str, Device]) -> dict[str, Device]:

@@ -6,7 +6,14 @@ import pytest
 
 from enplace.frameworks.registry import frameworks
 from enplace.frameworks.roofline import GPUS
-from enplace.frameworks.torch.device_map import block_of, find_blocks, folded, why_no_map, write_map
+from enplace.frameworks.torch.device_map import (
+    block_of,
+    device_map,
+    find_blocks,
+    folded,
+    save_map,
+    why_no_map,
+)
 from enplace.frameworks.torch.measure.measure import estimated_profile
 from enplace.inputs import make_problem
 from enplace.machine import simulate
@@ -38,8 +45,18 @@ def result_of(problem, is_second):
 def test_a_plan_becomes_a_device_for_each_module_with_tied_ones_alike(problem):
     result = result_of(problem, lambda scope: "blocks_0" in scope)
     assert why_no_map(result) == ""
-    found = json.loads(write_map(result))
-    assert found == {"embedding": 0, "blocks.0": 1, "head": 0}
+    assert device_map(result) == {"embedding": 0, "blocks.0": 1, "head": 0}
+
+
+def test_a_map_whose_layers_go_to_and_fro_says_so(problem, tmp_path, monkeypatch):
+    path = tmp_path / "map.json"
+    result = result_of(problem, lambda scope: "blocks_0" in scope)
+    assert save_map(result, str(path)) == []
+    assert json.loads(path.read_text()) == device_map(result)
+    turned = {f"blocks.{number}": number % 2 for number in range(4)}
+    monkeypatch.setattr("enplace.frameworks.torch.device_map.device_map", lambda _: turned)
+    (note,) = save_map(result, str(path))
+    assert "the device changes 3 times" in note
 
 
 def test_a_divided_block_is_refused_by_name(problem):

@@ -21,7 +21,7 @@ from enplace.errors import EnplaceError  # noqa: E402
 from enplace.frameworks.jobs import measure_profile  # noqa: E402
 from enplace.frameworks.roofline import GPUS  # noqa: E402
 from enplace.frameworks.source import source_of  # noqa: E402
-from enplace.frameworks.torch.device_map import write_map  # noqa: E402
+from enplace.frameworks.torch.device_map import device_map  # noqa: E402
 from enplace.frameworks.torch.measure.costs import MeasuredCosts  # noqa: E402
 from enplace.frameworks.torch.measure.measure import estimated_profile  # noqa: E402
 from enplace.frameworks.torch.measure.profile import graph_of  # noqa: E402
@@ -397,7 +397,7 @@ def test_a_device_map_covers_a_model_and_changes_no_result(tmp_path):
     problem = Problem(profile, presets()["h100-2-nvlink"])
     device = np.array([2 if scope == "input" else "h_1" in scope for scope in profile.scopes])
     plan = Plan(device, np.arange(profile.n_ops), method="test")
-    found = json.loads(write_map(Result(simulate(problem, plan))))
+    found = device_map(Result(simulate(problem, plan)))
     assert {found["transformer.h.0"], found["transformer.h.1"]} == {0, 1}
     assert found["transformer.wte"] == found["lm_head"]
 
