@@ -171,10 +171,11 @@ def _owners(profile: Profile, ops: IntArray) -> IntArray:
     is_hidden = np.zeros(profile.n_ops, dtype=bool)
     is_hidden[hidden] = True
     makers, readers = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
-    for source, target in zip(profile.edge_source.tolist(), profile.edge_op.tolist(), strict=True):
-        if inside[source] and inside[target]:
-            makers[target].append(source)
-            readers[source].append(target)
+    kept = inside[profile.edge_source] & inside[profile.edge_op]
+    ends = np.column_stack([profile.edge_source[kept], profile.edge_op[kept]])
+    for source, target in ends.tolist():
+        makers[target].append(source)
+        readers[source].append(target)
     owner = np.arange(profile.n_ops)
     for op in sorted(hidden, key=lambda op: -rank[op]):  # those that read it have owners by now
         shown = [maker for maker in makers[op] if not is_hidden[maker]]
