@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from enplace.coarsen import merge_batches, merge_chains
 from enplace.machine import simulate
 from enplace.placers.enplace.kernels import BLOCKS, MERGES, WINDOWS, load_kernels
+from enplace.placing.fitting import SHARES, thrifty_position
 from enplace.placing.incumbents import BestSchedule
 from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import (
@@ -348,6 +350,9 @@ class PhasedSearch:
         orders = [state.order]
         if state.engine in (BALANCE, BLOCK_MOVES) and state.ranked:
             orders.append(inverse(by_placed_rank(state.level.problem, state.device)))
+            if self.is_tight and not self.incumbent.found.fits:
+                thrifty = partial(thrifty_position, state.level.problem, state.device)
+                orders += [inverse(thrifty(share)) for share in SHARES]
         for order in orders:
             for policy, links in POLICIES:
                 plan = state.level.plan(order, state.device, policy, links)
