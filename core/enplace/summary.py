@@ -52,10 +52,14 @@ def worth_it(schedule: Schedule, others: Others) -> str:
 
     What does not fit in memory does not count: empty for a plan that does not.
     """
-    from enplace.placers.references import verdict
+    from functools import partial
+
+    from enplace.placers import references
+    from enplace.placing.prices import total_price_us
 
     if not schedule.fits:
         return ""
+    verdict = partial(references.verdict, price_us=total_price_us(schedule))
     alone, shared = others.alone, others.shared
     step_us, alone_us = (
         schedule.makespan_us,

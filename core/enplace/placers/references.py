@@ -8,6 +8,7 @@ from collections.abc import Callable
 from enplace.bounds import Proof
 from enplace.errors import EnplaceError
 from enplace.placing.options import PlaceOptions
+from enplace.placing.prices import TOLD
 from enplace.placing.run import place
 from enplace.placing.stop import Stop
 from enplace.text import change_text, ms, shows_tie
@@ -44,6 +45,7 @@ def verdict(
     inside: bool = False,
     about: str = "",
     is_guess: bool = False,
+    price_us: float = 0.0,
 ) -> str:
     """Say whether a plan is faster than what needs none: one device, and data parallelism.
 
@@ -59,6 +61,8 @@ def verdict(
         What else is to be said of data parallelism, in sentences.
     is_guess : bool
         Whether the time of data parallelism is a guess.
+    price_us : float
+        What the plan's transfers may cost besides, where nobody has measured their links.
 
     Returns
     -------
@@ -73,7 +77,7 @@ def verdict(
         time = f"it {takes} {ms(replicas_us)}, {_plan(step_us, replicas_us)}"
         alone = f"One device takes {ms(least)}." if math.isfinite(least) else ""
         return " ".join(filter(None, (f"{shared} {faster}: {time}.", about, alone)))
-    first, ends = _beside_one_device(step_us, least), ""
+    first, ends = _beside_one_device(step_us, least, price_us), ""
     if _is_tie(replicas_us, step_us) and not _is_tie_or_faster(least, step_us):
         ends = f"{shared} {'may be' if is_guess else 'is'} as fast as the plan."
     elif math.isfinite(replicas_us):
@@ -81,12 +85,22 @@ def verdict(
     return " ".join(filter(None, (first, ends, about)))
 
 
-def _beside_one_device(step_us: float, least: float) -> str:
+def _beside_one_device(step_us: float, least: float, price_us: float) -> str:
     """Compare a plan with the fastest way to use one device; empty if none is known."""
     if math.isnan(least):
         return ""
     if _is_faster(step_us, least):
-        return f"One device takes {ms(least)}, {_plan(step_us, least)}."
+        charged_us = step_us + price_us
+        guess = "with a guess of what its transfers cost besides"
+        if not _is_faster(charged_us, least):
+            return (
+                f"One device may be as fast or faster: it takes {ms(least)}. The plan takes "
+                f"{ms(step_us)} by prediction, {ms(charged_us)} {guess}."
+            )
+        said = f"One device takes {ms(least)}, {_plan(step_us, least)}"
+        if price_us <= TOLD * step_us:
+            return f"{said}."
+        return f"{said} by prediction, {change_text(charged_us / least - 1)} {guess}."
     if _is_tie(step_us, least):
         return f"One device is as fast: nothing to split. Both take {ms(least)}."
     first = f"One device is faster: nothing to split. It takes {ms(least)}"

@@ -28,6 +28,10 @@ MOST, FEW = 0.03, 10
 """The largest share by which a step may take longer to save transfers, and how many it must save:
 a guess decides for many transfers, not for a few."""
 
+FAR_FEWER = 0.5
+"""The largest share of a plan's transfers with which another is taken that is no slower once all
+transfers have their price, however much slower it is without."""
+
 TOLD = 0.05
 """Share of the step time above which the price of all transfers is told."""
 
@@ -45,10 +49,15 @@ def price_us(problem: Problem) -> FloatArray:
     return price
 
 
+def total_price_us(schedule: Schedule) -> float:
+    """Return what all transfers of a plan may cost besides."""
+    price = price_us(schedule.problem)[schedule.transfer_from, schedule.transfer_to]
+    return float(price.sum())
+
+
 def about_price(schedule: Schedule) -> str:
     """Say what the transfers of a plan may cost besides; empty if that does not matter."""
-    price = price_us(schedule.problem)[schedule.transfer_from, schedule.transfer_to]
-    total_us = float(price.sum())
+    total_us = total_price_us(schedule)
     if total_us <= TOLD * schedule.makespan_us:
         return ""
     return (

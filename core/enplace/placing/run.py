@@ -23,7 +23,7 @@ from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.registry import EXACT, MEMORY, TIES, Placer, find_placer, placers
 from enplace.placing.repair import has_time_to_rearrange
 from enplace.placing.small import ENGINE, NOTHING_FITS, Exact, find_shortest, is_small
-from enplace.placing.ties import SHARE, settle_ties, stop_of_ties
+from enplace.placing.ties import SHARE, on_each_alone, settle_ties, stop_of_ties
 from enplace.text import as_clause, percent, seconds
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem, split_problem
@@ -127,7 +127,7 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
             schedule = _fit(schedule, watch.found, options, tried)
         if chosen.can(TIES) and schedule.fits and not options.stop.cancelled():
             stop = stop_of_ties(options.stop, problem.profile.n_ops)
-            schedule = settle_ties(schedule, watch.found, stop)
+            schedule = settle_ties(schedule, watch.found, stop, on_each_alone(problem))
     plan = schedule.plan
     if not watch.has_reported:  # a placer need not report its only plan
         step_us = schedule.makespan_us if plan.objective == STEP_TIME else plan.value_us

@@ -8,13 +8,16 @@ plans, the one is taken
 3. then on the first of devices that are alike, in the order of the ops.
 
 Where nobody has measured a link, a step may take longer by the price of a transfer
-(:mod:`enplace.placing.prices`) for each one that the plan saves.
+(:mod:`enplace.placing.prices`) for each one that the plan saves. At last, if a plan on fewer
+devices, with far fewer transfers, is no slower once all of them are charged at that price, it is
+taken however much longer it takes by prediction.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import le
 
@@ -27,10 +30,11 @@ from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import planned_rule, simulate_pipeline
 from enplace.machine.subgraphs import count_returns
+from enplace.placing.candidates import unordered
 from enplace.placing.incumbents import BETTER
-from enplace.placing.prices import FEW, MOST, PRICE_US, price_us
+from enplace.placing.prices import FAR_FEWER, FEW, MOST, PRICE_US, price_us
 from enplace.placing.rebalance import TIE, Around, exchanged, in_order, with_fewer_transfers
-from enplace.placing.settle import by_placed_rank
+from enplace.placing.settle import by_placed_rank, settle
 from enplace.placing.small import find_roomiest, is_small
 from enplace.placing.stop import Stop
 from enplace.text import as_clause, count, ms, percent
@@ -87,6 +91,10 @@ class _Rated:
     def n_transfers(self) -> int:
         return len(self.schedule.transfer_tensor)
 
+    @property
+    def n_devices(self) -> int:
+        return len(np.unique(self.schedule.plan.device))
+
 
 def stop_of_ties(stop: Stop, n_ops: int) -> Stop:
     """Return when this step of a run must end that begins now."""
@@ -97,7 +105,9 @@ def stop_of_ties(stop: Stop, n_ops: int) -> Stop:
     return stop.until(max(grace.limit_s, least_s))
 
 
-def settle_ties(schedule: Schedule, others: Iterable[Plan], stop: Stop) -> Schedule:
+def settle_ties(
+    schedule: Schedule, others: Iterable[Plan], stop: Stop, alone: Iterable[Schedule] = ()
+) -> Schedule:
     """Return the plan to take of those that are as good as a given one, or nearly.
 
     Parameters
@@ -106,16 +116,31 @@ def settle_ties(schedule: Schedule, others: Iterable[Plan], stop: Stop) -> Sched
         The best plan found; it fits.
     others : iterable of Plan
         Other plans that were found.
+    alone : iterable of Schedule
+        Everything on one device, as :func:`on_each_alone` has it; for the step time.
     """
     problem, plan = schedule.problem, schedule.plan
-    is_plain = not (plan.replicas or plan.recompute or plan.pace_us)
-    n_each = EACH + problem.profile.n_ops
-    if problem.cluster.n_devices < 2 or not is_plain or FEWEST * n_each > WORK:
+    if problem.cluster.n_devices < 2 or plan.replicas or plan.recompute or plan.pace_us:
         return schedule
-    if plan.objective == STEP_TIME and is_small(problem) and not stop.cancelled():
-        longest_us = schedule.makespan_us * (1 + TIE)
-        others = [find_roomiest(schedule, longest_us, round(100 * ROOMY)).plan, *others]
-    return _Choice(schedule, stop).make(others)
+    choice = _Choice(schedule, stop)
+    if FEWEST * (EACH + problem.profile.n_ops) <= WORK:
+        if plan.objective == STEP_TIME and is_small(problem) and not stop.cancelled():
+            longest_us = schedule.makespan_us * (1 + TIE)
+            others = [find_roomiest(schedule, longest_us, round(100 * ROOMY)).plan, *others]
+        choice.make(others)
+    if choice.has_price and not stop.cancelled():
+        choice.fall_back(alone)
+    return choice.taken()
+
+
+def on_each_alone(problem: Problem) -> Iterator[Schedule]:
+    """Yield everything on one GPU, of each kind of GPU that can be used so."""
+    cluster = problem.cluster
+    kinds = {(cluster.speed[g], cluster.capacity_bytes[g]): g for g in reversed(cluster.gpus)}
+    for gpu in kinds.values():
+        with suppress(EnplaceError):  # a constraint asks for more devices
+            device = settle(problem, np.full(problem.profile.n_ops, gpu))
+            yield from (simulate(problem, plan) for plan in unordered(problem, device, ""))
 
 
 def choose(schedule: Schedule, others: Iterable[Plan], stop: Stop) -> Schedule:
@@ -156,10 +181,16 @@ class _Choice:
         has_passes = bool(backward_ops(self._problem).any())
         self._in_flight = self._given.objective == THROUGHPUT and has_passes
         self._first = self._best = self._rate(schedule)
+        self._leanest: _Rated | None = None
         self._value_us, self._charged_us = self._best.value_us, self._best.charged_us
 
-    def make(self, others: Iterable[Plan]) -> Schedule:
-        """Look at other plans, then at those around the best one; return the one to take."""
+    @property
+    def has_price(self) -> bool:
+        """Whether the transfers of a step have a price that no prediction counts."""
+        return bool(self._price_us.any())
+
+    def make(self, others: Iterable[Plan]) -> None:
+        """Look at other plans, then at those around the best one."""
         self.offer(others)
         improved = True
         while improved and not self._is_over:
@@ -168,7 +199,25 @@ class _Choice:
             for device in others_of(self._best.schedule):
                 if not self._is_over:
                     self._place(device)
-        return self.taken()
+
+    def fall_back(self, alone: Iterable[Schedule]) -> None:
+        """Take what needs fewer devices if it is no slower once transfers have their price."""
+        given = self._given
+        for schedule in alone:
+            plan = replace(schedule.plan, method=given.method, note=given.note)
+            self._note_lean(self._rate(replace(schedule, plan=plan)))
+        lean = self._leanest
+        if lean is not None and lean.charged_us <= self._best.charged_us * (1 + TIE):
+            self._best = lean
+
+    def _note_lean(self, found: _Rated) -> None:
+        """Remember a plan on fewer devices, with far fewer transfers, if it takes least so far."""
+        first, known = self._first, self._leanest
+        saved = first.n_transfers - found.n_transfers
+        is_lean = saved >= max(FEW, first.n_transfers * (1 - FAR_FEWER))
+        is_lean &= found.n_devices < first.n_devices and found.schedule.fits
+        if is_lean and (known is None or found.charged_us < known.charged_us):
+            self._leanest = found
 
     def offer(self, others: Iterable[Plan]) -> None:
         """Take another plan rather than the best so far if it is to be taken."""
@@ -226,6 +275,7 @@ class _Choice:
             found = self._rate(simulate(self._problem, plan))
         except EnplaceError:  # it breaks a constraint, or its order deadlocks
             return False
+        self._note_lean(found)
         if not self._is_as_good(found):
             return False
         loses_proof = self._is_proven(self._best) and not self._is_proven(found)
@@ -253,7 +303,7 @@ class _Choice:
 
     def _is_as_good(self, found: _Rated) -> bool:
         saved = self._first.n_transfers - found.n_transfers
-        most = MOST if self._price_us.any() and saved >= FEW else 0.0
+        most = MOST if self.has_price and saved >= FEW else 0.0
         return (
             found.value_us <= self._value_us * (1 + TIE + most)
             and found.charged_us <= self._charged_us + self._slack_us

@@ -16,7 +16,8 @@ from enplace.placing.options import PlaceOptions
 from enplace.placing.prices import FEW, MOST, PRICE_US, price_us
 from enplace.placing.rebalance import TIE
 from enplace.placing.stop import Stop
-from enplace.placing.ties import settle_ties
+from enplace.placing.ties import on_each_alone, settle_ties
+from enplace.summary import Others, worth_it
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.load_rule import USUAL
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
@@ -221,3 +222,54 @@ def test_the_price_of_one_more_transfer_outweighs_no_free_memory():
     assert price_us(problem).any()
     found = settle_ties(full, [even.plan], Stop())
     assert share(found) == share(even) < share(full)
+
+
+def small_branches(us: float, n: int = 60) -> Problem:
+    """Return two chains of small ops that exchange a tensor at every fourth."""
+    names = [[f"{side}_{i}" for i in range(n)] for side in "ab"]
+    edges = [(a, b, 8) for chain in names for a, b in pairwise(chain)]
+    edges += [(names[0][i], names[1][i + 2], 8) for i in range(0, n - 2, 4)]
+    profile = profile_of(dict.fromkeys([*names[0], *names[1]], us), edges)
+    return Problem(profile, cluster_of(2, b0_us=0.1, b1_us_per_byte=0))
+
+
+@pytest.mark.parametrize("us", [1.0, 3.0])
+def test_one_device_is_taken_if_the_price_of_all_transfers_makes_a_plan_slower(us):
+    """Two devices save 60 or 180 µs, and 15 transfers have a price of 150 µs."""
+    problem = small_branches(us)
+    fast = placed(problem, [0] * 60 + [1] * 60)
+    found = settle_ties(fast, [], Stop(), on_each_alone(problem))
+    is_slower = us == 1.0
+    assert (len(found.transfer_tensor) == 0) == is_slower
+    assert ("By prediction, the fastest plan found takes" in found.plan.note) == is_slower
+    known = with_measured_links(problem)
+    found = settle_ties(simulate(known, fast.plan), [], Stop(), on_each_alone(known))
+    assert found.makespan_us <= fast.makespan_us
+
+
+def test_the_plan_with_few_transfers_must_fit():
+    problem = small_branches(1.0)
+    weights = np.full(problem.profile.n_ops, MIB)
+    heavy = Problem(
+        replace(problem.profile, persistent_bytes=weights),
+        cluster_of(2, b0_us=0.1, b1_us_per_byte=0, capacity_bytes=100 * MIB),
+    )
+    fast = placed(heavy, [0] * 60 + [1] * 60)
+    assert settle_ties(fast, [], Stop(), on_each_alone(heavy)).fits
+
+
+def test_a_plan_that_its_transfers_make_slower_is_not_called_faster():
+    problem = small_branches(1.0)
+    fast = placed(problem, [0] * 60 + [1] * 60)
+    said = worth_it(fast, Others(alone=placed(problem, [0] * 120)))
+    assert said.startswith("One device may be as fast or faster: it takes 0.12 ms.")
+    known = with_measured_links(problem)
+    said = worth_it(simulate(known, fast.plan), Others(alone=placed(known, [0] * 120)))
+    assert said.startswith("One device takes 0.12 ms, the plan −")
+
+
+def test_a_plan_that_its_transfers_make_less_fast_says_so():
+    problem = small_branches(3.0)
+    fast = placed(problem, [0] * 60 + [1] * 60)
+    said = worth_it(fast, Others(alone=placed(problem, [0] * 120)))
+    assert "by prediction, −" in said

@@ -363,7 +363,7 @@ def test_one_of_few_plans_that_fit_is_found(seed):
 
 def test_enplace_is_no_worse_than_other_searches_on_small_problems():
     profile = line([float(3 + i % 7) for i in range(30)], [(i, i + 5, 3) for i in range(25)])
-    problem = Problem(profile, gpus(3, capacity=10**6))
+    problem = with_measured_links(Problem(profile, gpus(3, capacity=10**6)))
     ours = simulate(problem, place(problem, "enplace").plan).makespan_us
     for other in ("mcmc", "local-search"):
         assert ours <= simulate(problem, place(problem, other).plan).makespan_us
