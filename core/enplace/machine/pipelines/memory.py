@@ -277,6 +277,17 @@ def find_holds(problem: Problem, plan: Plan, stages: Sequence[Stage], *, overlap
     return holds
 
 
+def needs_within_bytes(stages: Sequence[Stage], holds: Holds) -> list[int]:
+    """Return what each stage holds only while it computes; it depends on the order of its ops.
+
+    Negative where not all of its tensors exist at once.
+    """
+    while_computing = [_Hold((n, COMPUTE), ((n, COMPUTE),)) for n in range(len(stages))]
+    return [
+        holds[stage.devices[0]][hold] for stage, hold in zip(stages, while_computing, strict=True)
+    ]
+
+
 def hold_bases(problem: Problem, device: IntArray) -> Problem:
     """Hold tensors until the ops that read what lies in their memory beside them.
 

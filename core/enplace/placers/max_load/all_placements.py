@@ -2,7 +2,8 @@
 
 The loads of all placements are computed at once, as
 :func:`~enplace.machine.pipelines.loads.max_load_us` does for one. Then, from the least load on, it
-is tried whether they fit: a step in any order of its ops, and a full pipeline at some pace.
+is tried whether they fit: a step in any order of its ops, and a full pipeline at some pace. If it
+does not fit at its own, the ops of each stage get the order that needs least memory.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from enplace.machine import simulate
 from enplace.machine.host_links import sample_us
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import BACKWARD, COMPUTE, FORWARD, IN, OUT, add_up_parts_us
 from enplace.placers.max_load.contiguity import is_contiguous
 from enplace.placers.max_load.memory.in_flight import find_fullest, find_pace_us, samples_matter
+from enplace.placers.max_load.memory.stage_orders import with_least_needs
 from enplace.placers.max_load.partition_plan import make_plan
 from enplace.placing.rebalance import TIE
 from enplace.placing.small import MOST_TIED, Placements
@@ -118,10 +121,12 @@ class _Search:
             return
         self.a_step_fits = True
         self._bound_us = min(self._bound_us, load_us)
-        pace_us = self._find_pace_us(device) if self._counts_samples else 0.0
+        plan, pace_us = schedule.plan, 0.0
+        if self._counts_samples:
+            plan, pace_us = self._find_pace_us(plan)
         if np.isinf(pace_us):
             return
-        made, plan = make_plan(self._problem, device, "", 0.0, self._rule), schedule.plan
+        made = make_plan(self._problem, device, "", 0.0, self._rule)
         plan = replace(made, position=plan.position, policy=plan.policy, links=plan.links)
         value_us = max(load_us, pace_us)
         self.found.append((value_us, replace(plan, value_us=value_us, pace_us=pace_us)))
@@ -132,19 +137,34 @@ class _Search:
         for load_us, device in apart:
             if not is_clearly_less(load_us, self._least_us) or stop() or self.gives_up:
                 break
-            if self._every.fit(device) is not None and (
-                not self._counts_samples or self._find_pace_us(device) == 0
+            schedule = self._every.fit(device)
+            if schedule is not None and (
+                not self._counts_samples or self._find_pace_us(schedule.plan)[1] == 0
             ):
                 return APART.format(ms(load_us))
         return ""
 
-    def _find_pace_us(self, device: IntArray) -> float:
-        """Return the pace at which a pipeline fits: 0 if that of its load, inf if too slow."""
+    def _find_pace_us(self, plan: Plan) -> tuple[Plan, float]:
+        """Find an order of a plan, and the pace at which a pipeline then fits.
+
+        The pace is 0 if it is that of the load, and inf if it is too slow.
+        """
         self._n_pipelines += 1
-        if find_fullest(self._problem, device, self._rule) <= 1.0:
-            return 0.0
+        if self._fits_at_its_load(plan):
+            return plan, 0.0
+        problem, rule = self._problem, self._rule
+        lean = with_least_needs(problem, plan, rule)
+        if simulate(problem, lean).fits:
+            if self._fits_at_its_load(lean):
+                return lean, 0.0
+            plan = lean
         most_us = self._least_us * (1 + TIE)
-        return find_pace_us(self._problem, device, self._rule, most_us=most_us)
+        return plan, find_pace_us(
+            problem, plan.device, rule, most_us=most_us, position=plan.position
+        )
+
+    def _fits_at_its_load(self, plan: Plan) -> bool:
+        return find_fullest(self._problem, plan.device, self._rule, position=plan.position) <= 1.0
 
 
 def is_clearly_less(apart_us: float, value_us: float | None) -> bool:

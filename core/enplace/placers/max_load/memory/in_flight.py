@@ -55,12 +55,13 @@ def find_fullest(
     replicas: Replicas = (),
     recompute: tuple[int, ...] = (),
     pace_us: float = 0.0,
+    position: IntArray | None = None,
 ) -> float:
     """Simulate a placement as a pipeline; return the largest share of memory that it needs.
 
-    Above 1, some device exceeds its memory.
+    Above 1, some device exceeds its memory. Without a position, ops run in the order of the graph.
     """
-    plan = _make_plan(problem, device, replicas, recompute, pace_us)
+    plan = _make_plan(problem, device, replicas, recompute, pace_us, position)
     return _find_fullest(problem, _simulate(problem, plan, rule))
 
 
@@ -72,6 +73,7 @@ def find_pace_us(
     recompute: tuple[int, ...] = (),
     *,
     most_us: float = np.inf,
+    position: IntArray | None = None,
 ) -> float:
     """Find the pace that a plan needs for its pipeline to fit in memory.
 
@@ -86,7 +88,7 @@ def find_pace_us(
     """
 
     def fits(pace_us: float) -> bool:
-        plan = _make_plan(problem, device, replicas, recompute, pace_us)
+        plan = _make_plan(problem, device, replicas, recompute, pace_us, position)
         return _find_fullest(problem, _simulate(problem, plan, rule, with_room=False)) <= 1.0
 
     load_us = max_load_us(problem, device, rule, replicas, recompute)
@@ -100,7 +102,7 @@ def find_pace_us(
     slow_us = min(most_us, rule.n_resources * float(loads_us.sum()))
     room_us = np.inf
     if rule.pipeline in ("1f1b", "zb-h1"):
-        plan = _make_plan(problem, device, replicas, recompute, slow_us)
+        plan = _make_plan(problem, device, replicas, recompute, slow_us, position)
         room_us = time_with_room_us(problem, plan, rule, slow_us)
     slow_us = min(slow_us, room_us)
     if slow_us < room_us and not fits(slow_us):
@@ -139,6 +141,9 @@ def _make_plan(
     replicas: Replicas,
     recompute: tuple[int, ...],
     pace_us: float,
+    position: IntArray | None = None,
 ) -> Plan:
     (plan,) = unordered(problem, device, "")
+    if position is not None:
+        plan = replace(plan, position=position)
     return replace(plan, replicas=replicas, recompute=recompute, pace_us=pace_us)
