@@ -9,7 +9,8 @@ Every device has its work in a fixed order, and starts each item as soon as its 
 The order is that of a pattern (:mod:`enplace.machine.pipelines.patterns`) in which samples follow
 each other at the pace of the busiest device, or at the plan's own if that is slower. Where samples
 do not fit at an even pace, they may wait for room instead
-(:mod:`enplace.machine.pipelines.memory_waits`).
+(:mod:`enplace.machine.pipelines.memory_waits`), or each is a step of its own
+(:mod:`enplace.machine.pipelines.one_by_one`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from enplace.machine.pipelines.memory_waits import (
     order_with_room,
     stay_share_us,
 )
+from enplace.machine.pipelines.one_by_one import find_step, repeat_memory, spans_of_step
 from enplace.machine.pipelines.patterns import (
     CLOSE,
     Item,
@@ -212,7 +214,8 @@ def simulate_pipeline(
     rule : LoadRule
         Whether transfers overlap with compute.
     with_room : bool
-        Whether samples may wait for room if they do not fit at the plan's pace.
+        Whether samples may wait for room, or follow each other one by one, if they do not fit at
+        the plan's pace.
 
     Raises
     ------
@@ -252,7 +255,38 @@ def simulate_pipeline(
     if with_room and plan.pace_us > 0 and kind == "1f1b" and _fullest(problem, best) > 1:
         play = _find_play_with_room(problem, plan, stages, rule, plan.pace_us)
         best = best if play is None else find_schedule(play)
+    if with_room and plan.pace_us > 0 and kind != "gpipe" and _fullest(problem, best) > 1:
+        best = _run_one_by_one(problem, plan, kind, stages, n_microbatches) or best
     return best
+
+
+def _run_one_by_one(
+    problem: Problem, plan: Plan, kind: str, stages: tuple[Stage, ...], n: int
+) -> PipelineSchedule | None:
+    """Let each sample be a step of its own; None if that does not fit or takes longer."""
+    step = find_step(problem, plan)
+    if step is None or step.makespan_us > plan.pace_us * (1 + ROUNDING):
+        return None
+    period_us = max(step.makespan_us, plan.pace_us)
+    slots = [
+        Slot(m, s, stages[s].of, part, d, start_us + m * period_us, finish_us + m * period_us)
+        for d, start_us, s, part, finish_us in spans_of_step(step, stages)
+        for m in range(n)
+    ]
+    slots.sort(key=lambda slot: slot.start_us)
+    computing = [slot for slot in slots if slot.part == COMPUTE]
+    devices = range(problem.cluster.n_devices)
+    return PipelineSchedule(
+        kind,
+        n,
+        stages,
+        tuple(tuple(slot for slot in computing if slot.device == d) for d in devices),
+        tuple(slot for slot in slots if slot.part != COMPUTE),
+        (n - 1) * period_us + step.makespan_us,
+        period_us,
+        tuple(int((plan.device == d).any()) for d in devices),
+        tuple(repeat_memory(curve, n, period_us) for curve in step.memory),
+    )
 
 
 def samples_that_fill(problem: Problem, rule: LoadRule) -> int:

@@ -156,7 +156,7 @@ def _join(*notes: str) -> str:
 def _cost_of_samples(free_us: float, rule: LoadRule) -> str:
     """Say what the memory of samples in flight costs."""
     hint = "" if rule.recompute else " (--recompute trades time for memory)"
-    return f"with memory for one sample only, the time per sample would be {ms(free_us)}{hint}"
+    return f"if only one sample took memory, the time per sample would be {ms(free_us)}{hint}"
 
 
 def _find_excess(problem: Problem, found: Partition, rule: LoadRule) -> float:

@@ -10,6 +10,7 @@ from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
 from enplace.machine.pipelines.memory import added_by_stages, forward_bytes, least_bytes
+from enplace.machine.pipelines.one_by_one import find_step
 from enplace.machine.pipelines.pipeline import (
     PipelineSchedule,
     samples_that_fill,
@@ -79,6 +80,7 @@ def find_pace_us(
 
     The more slowly samples follow each other, the fewer are in flight; in the end, each enters when
     the one before has left. If they wait for room instead, it is the time that they then need.
+    It is never more than a step takes: samples may follow each other as steps of their own.
 
     Returns
     -------
@@ -99,11 +101,15 @@ def find_pace_us(
     if rule.pipeline == "gpipe":
         return np.inf  # there, all samples are in flight at any pace
     loads_us = pass_loads_us(problem, device, rule, replicas, recompute).sum(axis=1)
-    slow_us = min(most_us, rule.n_resources * float(loads_us.sum()))
-    room_us = np.inf
+    slowest_us = rule.n_resources * float(loads_us.sum())
+    slow_us, room_us = min(most_us, slowest_us), np.inf
     if rule.pipeline in ("1f1b", "zb-h1"):
         plan = _make_plan(problem, device, replicas, recompute, slow_us, position)
         room_us = time_with_room_us(problem, plan, rule, slow_us)
+    step = find_step(problem, _make_plan(problem, device, replicas, recompute, 0.0))
+    step_us = np.inf if step is None else max(step.makespan_us, load_us)
+    if step_us < min(slow_us, room_us) and fits(slowest_us):
+        room_us = step_us
     slow_us = min(slow_us, room_us)
     if slow_us < room_us and not fits(slow_us):
         return np.inf
