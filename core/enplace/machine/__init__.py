@@ -10,7 +10,7 @@ from enplace.machine.kernel import run
 from enplace.machine.layout import build_machine
 from enplace.machine.placement import lay_out
 from enplace.values.arrays import give_away
-from enplace.values.plan import LINK_POLICIES, POLICIES, Plan, check_plan
+from enplace.values.plan import LINK_POLICIES, POLICIES, Plan, check_plan, position_by_itself
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
@@ -27,7 +27,8 @@ def simulate(problem: Problem, plan: Plan) -> Schedule:
     """Simulate a plan under its own dispatch and link policies.
 
     The same input gives the same result to the last bit. If the plan splits ops, the schedule's
-    problem is that of the split graph.
+    problem is that of the split graph. If it has no order, and the framework runs ops as they were
+    recorded, each device does so.
 
     Raises
     ------
@@ -39,11 +40,14 @@ def simulate(problem: Problem, plan: Plan) -> Schedule:
     problem = split_problem(problem, plan.splits)
     check_plan(problem, plan)
     machine = build_machine(problem)
+    policy, position = plan.policy, plan.position
+    if policy == "fifo" and problem.profile.measured.runs_as_recorded:
+        policy, position = "strict", position_by_itself(problem.profile)
     placement = lay_out(
         machine,
         plan.device.astype(np.int64),
-        plan.position.astype(np.int64),
-        POLICIES.index(plan.policy),
+        position.astype(np.int64),
+        POLICIES.index(policy),
         LINK_POLICIES.index(plan.links),
     )
     times = run(machine, placement)

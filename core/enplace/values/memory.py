@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.compiling import kernel
-from enplace.values.arrays import BoolArray, FloatArray, IntArray
+from enplace.values.arrays import BoolArray, FloatArray, IntArray, inverse
+from enplace.values.plan import position_by_itself
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 
@@ -147,12 +148,12 @@ def memory_curves(
 
 
 def one_device_peak_bytes(problem: Problem) -> int:
-    """Find the peak memory of one device if it ran all ops in the graph's own order.
+    """Find the peak memory of one device if it ran all ops in the framework's order.
 
     This equals the simulated peak, but does not wait for the simulator to be compiled.
     """
     profile = problem.profile
-    order = profile.topological_order
+    order = inverse(position_by_itself(profile))
     finish_us = np.empty(profile.n_ops)
     finish_us[order] = np.cumsum(np.nanmin(profile.time_us, axis=1)[order])
     start_us = np.empty(profile.n_ops)

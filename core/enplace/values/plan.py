@@ -5,13 +5,21 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from enplace.errors import PlanError
 from enplace.text import count
-from enplace.values.arrays import FloatArray, Frozen, freeze_arrays, is_permutation, longest_rise
+from enplace.values.arrays import (
+    FloatArray,
+    Frozen,
+    freeze_arrays,
+    inverse,
+    is_permutation,
+    longest_rise,
+)
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import STEP_TIME, BoolArray, Problem
 from enplace.values.profile import IntArray, Profile
@@ -20,7 +28,7 @@ from enplace.values.splits import Split
 
 POLICIES = ("priority", "strict", "fifo")
 """How a device chooses its next op: the ready op with the best position; strictly by position; or
-first ready, first served."""
+first ready, first served, or as recorded if the framework runs ops so (such as PyTorch)."""
 
 LINK_POLICIES = ("fifo", "priority", "ordered")
 """How a channel chooses its next transfer: first requested; the waiting transfer whose consumer has
@@ -198,6 +206,14 @@ def follow_graph(profile: Profile, key: FloatArray | IntArray) -> IntArray:
             if not waiting[consumer]:
                 heapq.heappush(ready, (key[consumer], consumer))
     return position
+
+
+@lru_cache(maxsize=4)
+def position_by_itself(profile: Profile) -> IntArray:
+    """Return the position of each op as the framework runs them without a plan; shape (n_ops,)."""
+    if profile.measured.runs_as_recorded:
+        return follow_graph(profile, np.arange(profile.n_ops))
+    return inverse(profile.topological_order)
 
 
 def find_gap(value_us: float, bound_us: float) -> float:

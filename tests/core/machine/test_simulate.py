@@ -15,6 +15,8 @@ from enplace.errors import ClusterError, DeadlockError, PlanError
 from enplace.machine import critical_path, simulate
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.constraints import Constraints
+from enplace.values.measurement import Measurement
+from enplace.values.memory import one_device_peak_bytes
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from problems import GIB, cluster_of, plan_of, planned_problems, profile_of
@@ -130,6 +132,19 @@ def test_fifo_runs_the_first_ready_op_and_priority_the_most_urgent():
         schedule = simulate(problem, plan)
         start[policy] = [schedule.op_start_us[problem.profile.index[name]] for name in "bc"]
     assert start == {"fifo": [10, 9], "priority": [9, 10]}
+
+
+def test_ops_of_pytorch_run_as_recorded_where_a_plan_has_no_order():
+    """Each branch ends before the next begins, so that one large tensor lives at a time."""
+    edges = [(f"{i}/make", f"{i}/use", 100) for i in range(3)]
+    profile = profile_of({f"{i}/{what}": 1 for i in range(3) for what in ("make", "use")}, edges)
+    recorded = replace(profile, measured=Measurement(framework="torch"))
+    for each, peak_bytes in ((profile, 300), (recorded, 100)):
+        problem = Problem(each, cluster_of(1))
+        found = simulate(problem, plan_of(problem, dict.fromkeys(each.op_names, 0), policy="fifo"))
+        assert found.peak_bytes[0] == peak_bytes
+        assert found.makespan_us == 6
+    assert one_device_peak_bytes(Problem(recorded, cluster_of(1))) == 100
 
 
 @pytest.mark.parametrize(("links", "first"), [("fifo", 3), ("priority", 2), ("ordered", 2)])

@@ -10,14 +10,12 @@ temporary memory of the op that runs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from enplace.machine.pipelines.stages import FORWARD, Stage
-from enplace.values.arrays import inverse
-from enplace.values.plan import Plan, follow_graph
+from enplace.values.plan import Plan, follow_graph, position_by_itself
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import IntArray, Profile
 
@@ -85,14 +83,6 @@ def run_in_order(
             n += len(row)
         ptr.append(n)
     return Steps(np.array(ptr), np.concatenate(runs), first, again)
-
-
-@lru_cache(maxsize=4)
-def position_by_itself(profile: Profile) -> IntArray:
-    """Return the position of each op as the framework runs them without a plan; shape (n_ops,)."""
-    if profile.measured.runs_as_recorded:
-        return follow_graph(profile, np.arange(profile.n_ops))
-    return inverse(profile.topological_order)
 
 
 def find_repeated(stages: Sequence[Stage], recompute: Sequence[int]) -> dict[int, IntArray]:

@@ -16,8 +16,8 @@ import numpy as np
 from enplace.errors import DoesNotFitError
 from enplace.machine.op_passes import backward_ops, holds_of_samples, once_per_step
 from enplace.machine.pipelines.memory import added_by_stages, counts_whole_nodes, kept_tensors
-from enplace.machine.pipelines.stage_peaks import position_by_itself
 from enplace.values.arrays import inverse
+from enplace.values.plan import position_by_itself
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 
