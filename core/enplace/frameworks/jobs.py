@@ -16,7 +16,7 @@ from typing import Literal
 from enplace.frameworks.source import Source, source_from_json
 from enplace.option import Value
 from enplace.processes.codecs import plan_message, problem_to_json, profile_from, profile_message
-from enplace.processes.guard import LANDLOCK, OVERLAYS, PYTHON, UNGUARDED, guard
+from enplace.processes.guard import LANDLOCK, OLD_LANDLOCK, OVERLAYS, PYTHON, WARNINGS, guard
 from enplace.processes.scratch import is_in
 from enplace.processes.wire import Message
 from enplace.processes.worker import (
@@ -38,10 +38,11 @@ Job = tuple[Message, ...]
 
 _SHOWN = 3
 
+_REFUSES = "this system refuses other writes, but programs and native libraries may have changed"
 _ABOUT_THE_REST = {
     OVERLAYS: "your files are as before",
-    LANDLOCK: "this system refuses other writes, but programs and native libraries may change "
-    "modes, owners and times of files",
+    LANDLOCK: f"{_REFUSES} modes, owners, times and attributes of files",
+    OLD_LANDLOCK: f"{_REFUSES} modes, owners, times, attributes and lengths of files",
     PYTHON: "what programs and native libraries wrote is not among them",
 }
 
@@ -180,9 +181,9 @@ def do_work(
 
 
 def warning_before(source: Source) -> str:
-    """Warn that a model's code may change files; empty if this system keeps it from that."""
+    """Say what of files a model's code may change; empty if this system keeps it from that."""
     guarded = source.is_recorded or not source.framework.worker.changes_nothing
-    return "" if guarded or guard() != PYTHON else UNGUARDED
+    return "" if guarded else WARNINGS[guard()]
 
 
 def about_written(model: str, paths: Collection[str]) -> str:

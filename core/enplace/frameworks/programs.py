@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import runpy
+import subprocess
 import sys
 import traceback
 from collections.abc import Iterable
@@ -96,14 +97,12 @@ def why_failed(
     place = _innermost(source, frames)
     if isinstance(error, ModuleNotFoundError):
         return f"{place}: it needs the module '{error.name}', which is not installed; install it"
+    if refused := redirect.why_refused(error):
+        return f"{place}: {refused}"
     reason = ": ".join(filter(None, (type(error).__name__, line)))
-    mend = _NOT_WRITABLE if _is_refused(error) else usual_mend
-    return f"{place}: it failed before it trained: {reason}; {mend}"
-
-
-def _is_refused(error: BaseException) -> bool:
-    """Return whether a program was kept from writing where there is no scratch for it."""
+    mend = usual_mend
     if isinstance(error, OSError) and error.errno == errno.EROFS:
-        return True
-    refused = isinstance(error, PermissionError) or type(error).__name__ == "PermissionDeniedError"
-    return redirect.copies is not None and refused
+        mend = _NOT_WRITABLE
+    elif isinstance(error, subprocess.CalledProcessError) and redirect.refuses:
+        mend = f"{mend}, or, if that program writes files, which Enplace refuses, {redirect.ALLOW}"
+    return f"{place}: it failed before it trained: {reason}; {mend}"

@@ -22,6 +22,7 @@ from enplace.frameworks.source import is_program, source_from_json
 from enplace.frameworks.wishes import KEEP_DEVICE_SCOPES
 from enplace.processes.codecs import problem_from, profile_from, profile_message
 from enplace.processes.main import Connection, failure
+from enplace.processes.redirect import why_refused
 from enplace.processes.wire import DONE, Message
 from enplace.processes.worker import WRITTEN, Report, WorkerError
 from enplace.text import count
@@ -160,7 +161,8 @@ def framework_failure(error: BaseException, framework: str, line: str) -> Messag
     if isinstance(error, EnplaceError):
         return failure(error)
     traceback.print_exception(error)
-    return failure(WorkerError(f"{framework} failed: {brief(error, line)}"))
+    why = why_refused(error) or f"{framework} failed: {brief(error, line)}"
+    return failure(WorkerError(why))
 
 
 def import_framework(

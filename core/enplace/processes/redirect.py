@@ -16,30 +16,35 @@ import importlib
 import inspect
 import io
 import os
+import re
 import shutil
 import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from enplace.processes.scratch import GONE, SHARED, UPPER, WAY, compiled_code, is_in
+from enplace.text import UNPRINTABLE
 
 _raw = {name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))}
 _open = io.open
 
 _DEVICES = ("/dev", "/proc", "/sys")
+_MOST_LINKS = 40
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 _ADD_RULE, _RESTRICT, _CREATE = 445, 446, 444
 _NO_NEW_PRIVILEGES = 38
 _WRITES = 1 << 1 | sum(1 << bit for bit in range(4, 13))
 _MOVES, _TRUNCATES = 1 << 13, 1 << 14
-"""System calls and rights of Landlock; see its manual page. The last two came later."""
+_REFUSES_TRUNCATION = 3
+"""System calls, rights and a version of Landlock; see its manual page."""
 
 
 def _lexists(path: str) -> bool:
@@ -91,16 +96,25 @@ class Copies:
         """Return whether a file is used as it is."""
         return is_in(path, self._exempt) and not is_in(path, [SHARED])
 
-    def followed(self, path: str, links: int = 40) -> str:
-        """Return what a path leads to, with the links that this view has."""
+    def followed(self, path: str) -> str:
+        """Return what a path leads to, with the links that this view has.
+
+        Raises
+        ------
+        OSError
+            If these are more than Linux follows: a folder may hold a link to itself.
+        """
+        links = 0
         drive, rest = os.path.splitdrive(path)
         found = drive + os.sep
         parts = [part for part in rest.split(os.sep) if part]
         while parts:
             found = os.path.join(found, parts.pop(0))
             target = self._target(found)
-            if target is not None and links and not self.is_exempt(found):
-                links -= 1
+            if target is not None and not self.is_exempt(found):
+                links += 1
+                if links > _MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
                 whole = os.path.normpath(os.path.join(os.path.dirname(found), target))
                 drive, rest = os.path.splitdrive(self.original(whole))
                 found, parts = drive + os.sep, [p for p in rest.split(os.sep) if p] + parts
@@ -192,10 +206,49 @@ copies: Copies | None = None
 refuses = False
 """Whether the kernel then refuses other writes."""
 
+may_shorten = True
+"""Whether native code may then shorten a file: Landlock refuses that since Linux 6.2."""
+
+_DENIED = re.compile(
+    r"(?:^|[\s'\"])(/[^\n;]*?|[^\s'\";]+(?=;))['\"]?[;:,]? "
+    r"(?:Permission denied|Operation not permitted)"
+)
+_NO_WRITE = ("Permission denied", "readonly database")
+_LEAVES = "Enplace leaves your files as they are, and cannot lead"
+
+ALLOW = "allow overlays (the manual's page on security says how)"
+"""How to have no write refused."""
+
+
+def why_refused(error: BaseException) -> str:
+    """Say that Enplace has refused a write, and what to do; empty for other errors.
+
+    It refuses what it cannot lead to a copy, which is no fault of the program's.
+    """
+    text = str(error)
+    denied = isinstance(error, PermissionError) or any(each in text for each in _NO_WRITE)
+    if copies is None or not denied:
+        return ""
+    named = _DENIED.search(text)
+    path = getattr(error, "filename", None) or (named[1] if named else "")
+    path = os.fsdecode(path) if isinstance(path, str | bytes) else ""
+    if path and not _may_write(path):
+        return ""
+    said = str(getattr(error, "strerror", ""))
+    reason = said if said.startswith(_LEAVES) else f"{_LEAVES} this write to a copy"
+    place = f": {path}" if path else ""
+    return UNPRINTABLE.sub(" ", f"{reason}{place}; {ALLOW}, or leave it out")
+
+
+def _may_write(path: str) -> bool:
+    """Return whether somebody could write a file, if Enplace let them."""
+    place = path if _lexists(path) else os.path.dirname(os.path.abspath(path))
+    return bool(_raw["access"](place, os.W_OK))
+
 
 def redirect_files(folder: str) -> None:
     """Lead what this process writes to a folder, for as long as it lives."""
-    global copies, refuses
+    global copies, refuses, may_shorten
     room = os.path.join(folder, "files")
     upper = os.path.join(room, UPPER)
     os.makedirs(upper)
@@ -209,7 +262,7 @@ def redirect_files(folder: str) -> None:
     sys.addaudithook(_refusing(copies))
     if sys.platform == "linux":  # elsewhere, these numbers are other system calls
         with suppress(OSError):
-            _refuse_the_rest([*exempt, *_DEVICES])
+            may_shorten = _refuse_the_rest([*exempt, *_DEVICES]) < _REFUSES_TRUNCATION
             refuses = True
 
 
@@ -290,7 +343,9 @@ def _replace_python_functions(view: Copies) -> None:
     led = {name: _led(view, _raw[name], how) for name, how in _TABLE.items() if name in _raw}
     led |= {name: _led(view, getattr(os.path, name), ("look",)) for name in look}
     led |= {name: _led(view, getattr(os.path, name), ("read",)) for name in read}
-    led |= {"stat": _led_stat(view), "open": _led_os_open(view)}
+    questions = (*look, "exists", "isfile", "isdir")
+    led |= {name: _false_if_unreachable(led[name]) for name in questions}
+    led |= {"stat": _led_stat(view), "open": _led_os_open(view), "scandir": _led_scandir(view)}
     led |= {name: _seeing(view, function, _raw[name]) for name, function in _FUNCTIONS.items()}
     usual = {id(_raw.get(name) or getattr(os.path, name)): each for name, each in led.items()}
     usual |= {id(_open): _led_open(view), id(_raw["getcwd"]): _led_getcwd(view)}
@@ -318,6 +373,17 @@ def _led(view: Copies, usual: Any, how: Sequence[str]) -> Any:
         return usual(*first, *given[len(how) :], **options)
 
     return led
+
+
+def _false_if_unreachable(led: Any) -> Any:
+    @wraps(led)
+    def asked(*words: Any, **options: Any) -> Any:
+        try:
+            return led(*words, **options)
+        except OSError:
+            return False
+
+    return asked
 
 
 def _led_stat(view: Copies) -> Any:
@@ -438,16 +504,61 @@ def _chdir(view: Copies, path: str) -> None:
     _raw["chdir"](path if _isdir(path) and not view.is_hidden(path) else view.seen(path))
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """An entry of a folder, as ``os.scandir`` gives it.
+
+    Attributes
+    ----------
+    path : str
+        The path by which the folder was asked for, and the name.
+    usual : os.DirEntry
+        The entry where the file is read.
+    """
+
+    path: str
+    usual: Any
+
+    @property
+    def name(self) -> str:
+        return str(self.usual.name)
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def inode(self) -> int:
+        return int(self.usual.inode())
+
+    def is_symlink(self) -> bool:
+        return bool(self.usual.is_symlink())
+
+    def is_junction(self) -> bool:
+        return False
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        if follow_symlinks and self.is_symlink():
+            return os.path.isdir(self.path)
+        return bool(self.usual.is_dir(follow_symlinks=follow_symlinks))
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        if follow_symlinks and self.is_symlink():
+            return os.path.isfile(self.path)
+        return bool(self.usual.is_file(follow_symlinks=follow_symlinks))
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        return os.stat(self.path, follow_symlinks=follow_symlinks)
+
+
 class _Entries:
     """The entries of a folder, as ``os.scandir`` gives them."""
 
-    def __init__(self, entries: Sequence[Any]) -> None:
+    def __init__(self, entries: Sequence[_Entry]) -> None:
         self._entries = iter(entries)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[_Entry]:
         return self._entries
 
-    def __next__(self) -> Any:
+    def __next__(self) -> _Entry:
         return next(self._entries)
 
     def __enter__(self) -> _Entries:
@@ -460,14 +571,27 @@ class _Entries:
         self._entries = iter(())
 
 
-def _scandir(view: Copies, path: str) -> _Entries:
-    path = view.followed(path)
+def _led_scandir(view: Copies) -> Any:
+    usual = _raw["scandir"]
+
+    @wraps(usual)
+    def led(path: Any = ".") -> Any:
+        given = "." if path is None else path
+        whole = view.whole(given)
+        if whole is None:
+            return usual(given)
+        return _scandir(view, view.followed(whole), os.fsdecode(given))
+
+    return led
+
+
+def _scandir(view: Copies, path: str, given: str) -> _Entries:
     names, found = set(_listdir(view, path)), dict[str, Any]()
     for folder in (path, view.copy_of(path)):
         if _isdir(folder):
             with _raw["scandir"](folder) as entries:
                 found |= {entry.name: entry for entry in entries if entry.name in names}
-    return _Entries([*found.values()])
+    return _Entries([_Entry(os.path.join(given, name), each) for name, each in found.items()])
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -478,7 +602,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "rename": _rename,
     "replace": _rename,
     "listdir": _listdir,
-    "scandir": _scandir,
     "chdir": _chdir,
 }
 """What other functions of ``os`` do instead."""
@@ -516,7 +639,7 @@ def _refusing(view: Copies) -> Callable[[str, tuple[Any, ...]], None]:
             if os.path.isabs(place) and not view.is_exempt(place):
                 raise PermissionError(
                     errno.EPERM,
-                    f"Enplace leaves your files as they are, and cannot lead {event} to a copy",
+                    f"{_LEAVES} {event} to a copy",
                     place,
                 )
 
@@ -564,8 +687,10 @@ def _realpath(path: str) -> str:
         _raw["close"](descriptor)
 
 
-def _refuse_the_rest(folders: Sequence[str]) -> None:
+def _refuse_the_rest(folders: Sequence[str]) -> int:
     """Have Landlock refuse what this process, and what it starts, writes outside of some folders.
+
+    Returns its version.
 
     Raises
     ------
@@ -574,7 +699,7 @@ def _refuse_the_rest(folders: Sequence[str]) -> None:
     """
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(_CREATE, None, 0, 1)
-    rights = _WRITES | _MOVES * (version >= 2) | _TRUNCATES * (version >= 3)
+    rights = _WRITES | _MOVES * (version >= 2) | _TRUNCATES * (version >= _REFUSES_TRUNCATION)
     handled = ctypes.c_uint64(rights)
     rules = libc.syscall(_CREATE, ctypes.byref(handled), 8, 0)
     if version < 1 or rules < 0:
@@ -590,3 +715,4 @@ def _refuse_the_rest(folders: Sequence[str]) -> None:
     _raw["close"](rules)
     if refused:
         raise OSError(ctypes.get_errno(), "no Landlock")
+    return int(version)

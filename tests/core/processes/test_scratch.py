@@ -11,7 +11,8 @@ import pytest
 from enplace.frameworks.jobs import about_written, warning_before
 from enplace.frameworks.programs import why_failed
 from enplace.frameworks.source import Source
-from enplace.processes.guard import LANDLOCK, OVERLAYS, PYTHON, guard
+from enplace.processes import redirect
+from enplace.processes.guard import LANDLOCK, OLD_LANDLOCK, OVERLAYS, PYTHON, guard
 from enplace.processes.wire import Message
 from enplace.processes.worker import do_job, scratch_program
 from forking import fork_workers
@@ -248,6 +249,27 @@ def test_links_of_the_user_lead_to_copies(do, refused, tmp_path):
     assert {str(tmp_path / "far/file"), str(tmp_path / "far/link")} <= {*written}
 
 
+ENDLESS = """
+import os, shutil
+from enplace.processes.main import done
+
+def work(connection):
+    os.symlink(os.path.abspath("folder"), "folder/again")
+    ends = [os.path.isdir("folder" + "/again" * times) for times in (40, 42)]
+    try:
+        shutil.copytree("folder", "copy")
+    except OSError as error:
+        said = str(error)
+    return done(is_refused="symbolic links" in said, exists=ends)
+"""
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["overlay", "led"])
+def test_a_folder_that_holds_a_link_to_itself_ends_like_on_linux(do, refused):
+    answer, _ = do(ENDLESS, refused)
+    assert answer == {"is_refused": True, "exists": [True, False]}
+
+
 def test_what_guards_the_files_is_found_out_and_told(monkeypatch):
     fork_workers(monkeypatch)
     source = Source("/train.py", "script")
@@ -262,7 +284,8 @@ def test_what_guards_the_files_is_found_out_and_told(monkeypatch):
     # Inside of another user's folder, an overlay can be mounted, but nothing written.
     monkeypatch.setattr("enplace.processes.scratch.mount_overlays", lambda rooms: os.chdir("/proc"))
     kind, warning, after = found()
-    assert (kind, warning) == (LANDLOCK, "")
+    assert kind in (LANDLOCK, OLD_LANDLOCK)
+    assert "may change their modes, owners, times" in warning
     assert "as before" not in after
     monkeypatch.setattr("enplace.processes.redirect.sys.platform", "another")
     kind, warning, after = found()
@@ -277,6 +300,30 @@ def test_a_script_is_not_to_be_corrected_where_enplace_refuses_a_write(monkeypat
     monkeypatch.setattr("enplace.processes.redirect.copies", object() if refuses else None)
     why = why_failed(Source("/train.py", "script"), PermissionError(13, "denied"), "denied")
     assert why.endswith("; correct the script") != refuses
+
+
+@pytest.mark.parametrize("is_theirs", [False, True])
+def test_a_refused_write_is_told_with_its_file_unless_nobody_may_write_it(
+    monkeypatch, tmp_path, is_theirs
+):
+    """Libraries name the file in the text of their error only."""
+    monkeypatch.setattr("enplace.processes.redirect.copies", object())
+    monkeypatch.setitem(redirect._raw, "access", lambda path, mode: not is_theirs)
+    error = RuntimeError(
+        f"{{{{a_device_/job:x/CPU:0}}}} {tmp_path}/a b_0; Permission denied [Op:I]"
+    )
+    why = redirect.why_refused(error)
+    assert (f" this write to a copy: {tmp_path}/a b_0; allow overlays " in why) != is_theirs
+    assert bool(why) != is_theirs
+    assert not redirect.why_refused(RuntimeError("another"))
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_program_that_failed_may_have_been_refused_a_write(monkeypatch, refuses):
+    monkeypatch.setattr("enplace.processes.redirect.refuses", refuses)
+    failed = subprocess.CalledProcessError(1, "tar")
+    why = why_failed(Source("/train.py", "script"), failed, str(failed))
+    assert ("allow overlays" in why) == refuses
 
 
 MOUNTED = """

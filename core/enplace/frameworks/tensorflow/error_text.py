@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from math import prod
 
+from enplace.processes.redirect import why_refused
 from enplace.text import UNPRINTABLE, shortened, size
 
 OUT_OF_MEMORY = (
@@ -49,6 +50,8 @@ def first_line(error: BaseException) -> str:
     AutoGraph lists lines of the user's code first, and the error last. Names from the model may
     hold characters that control a terminal; these become spaces.
     """
+    if refused := why_refused(error):
+        return refused
     lines = [line.strip() for line in _MARK.sub("", str(error)).strip().splitlines()]
     if lines and lines[0].startswith("in user code"):
         lines.reverse()

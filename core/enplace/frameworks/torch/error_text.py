@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from enplace.processes.redirect import why_refused
 from enplace.text import UNPRINTABLE
 
 OUT_OF_MEMORY = ("CUDA out of memory", "OutOfMemoryError", "can't allocate memory", "MemoryError")
@@ -13,6 +14,8 @@ _ALLOCATE = re.compile(r"Tried to allocate ([\d.]+ \w+)")
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text, without what controls a terminal."""
+    if refused := why_refused(error):
+        return refused
     lines = [line.strip() for line in str(error).strip().splitlines()]
     return UNPRINTABLE.sub(" ", next(filter(None, lines), ""))
 

@@ -41,6 +41,17 @@ tf.saved_model.load("out/saved")
 assert keras.models.load_model("out/best.keras").count_params() == 10
 tf.io.write_file("out/text", "text")
 assert tf.io.read_file("out/text") == "text"
+data = tf.data.Dataset.range(4)
+assert len([*data.cache("out/cache")]) == len([*data.snapshot("out/snapshot")]) == 4
+data.save("out/data")
+assert len([*tf.data.Dataset.load("out/data")]) == 4
+assert len([*data.cache("out/full")]) == FULL, "a cache that is complete is read"
+with tf.io.TFRecordWriter("out/new.records") as records:
+    records.write(b"a")
+assert [*tf.data.TFRecordDataset("out/new.records").as_numpy_iterator()] == [b"a"]
+found = tf.data.Dataset.list_files("out/*.records", shuffle=False)
+assert [*found.interleave(tf.data.TFRecordDataset).as_numpy_iterator()] == [b"a"]
+tf.print("printed", output_stream="file://out/printed")
 manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), "out/steps", 1)
 for _ in range(3):
     manager.save()
@@ -69,6 +80,8 @@ model.compile("sgd", "mse")
 x, y = np.ones((16, 4), "float32"), np.ones((16, 2), "float32")
 model.fit(x, y, batch_size=8, epochs=2, callbacks=callbacks, verbose=0)
 """
+
+CACHE = "import tensorflow as tf; [*tf.data.Dataset"
 
 MEASURE = """
 import ctypes
@@ -122,7 +135,10 @@ def test_a_watched_folder_does_not_change(refused, tmp_path, run_python):
     (work / "out" / "starts").write_text("kept")
     (work / "out" / "backup" / "training_metadata.json").write_text('{"epoch": 2, "batch": 0}')
     (work / "part.py").write_text("")
-    (work / "train.py").write_text(f"CHILDREN = {not refused}\n{SCRIPT}")
+    n_cached = 2
+    (work / "cache.py").write_text(f"{CACHE}.range({n_cached}).cache('out/full')]")
+    assert run_python(work, "cache.py").returncode == 0
+    (work / "train.py").write_text(f"CHILDREN = {not refused}\nFULL = {n_cached}\n{SCRIPT}")
     before = state(work)
     (tmp_path / "measure.py").write_text(f"REFUSED = {refused}\n{MEASURE}")
     done = run_python(tmp_path, "measure.py")

@@ -56,6 +56,7 @@ from enplace.frameworks.tensorflow.shapes import shapes_in, sizes_in, with_recor
 from enplace.frameworks.tensorflow.split.split_graph import split_step
 from enplace.frameworks.tensorflow.step import OpenStep, Step, StepGraph
 from enplace.machine import simulate
+from enplace.processes.redirect import why_refused
 from enplace.processes.worker import Report, ignore
 from enplace.text import finite
 from enplace.values.cluster import Cluster
@@ -417,7 +418,7 @@ def _imported(step: Step, graph_def: GraphDef | None = None) -> StepGraph:
 
 def _refused(error: Exception) -> RunError:
     reason = first_line(error) or "it gives no reason"
-    return RunError(f"TensorFlow refuses the graph: {reason}")
+    return RunError(why_refused(error) or f"TensorFlow refuses the graph: {reason}")
 
 
 def _uses_gpus(plan: Plan, cluster: Cluster) -> bool:

@@ -42,6 +42,7 @@ from enplace.frameworks.tensorflow.open.sessions import (
 )
 from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
 from enplace.names.passes import is_in_backward_scope
+from enplace.processes.redirect import why_refused
 from enplace.values.op_kinds import is_update_type
 
 _MAX_OTHER_STEPS = 1_000
@@ -244,8 +245,8 @@ class Recorder:
         except Exception as error:
             # Such an error of TensorFlow's is not the script's fault.
             traceback.print_exception(error)
-            reason = first_line(error)
-            self.ended(f"{self._place()}: this training step cannot be taken apart: {reason}")
+            apart = f"this training step cannot be taken apart: {first_line(error)}"
+            self.ended(f"{self._place()}: {why_refused(error) or apart}")
         else:
             self._batches = list(self._found.batches)
 
