@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from enplace.text import (
     AS_FAST,
+    as_sentence,
     change_text,
     count,
     finite,
@@ -124,7 +125,7 @@ def numbers(result: Result, expert: Schedule | None, whole: Sequence[str] = ()) 
         "lower_bound": result.bound_us,
         "gap": result.gap,
         "solve_seconds": plan.solve_seconds,
-        "note": plan.note,
+        "note": as_sentence(plan.note),
         "feasible": schedule.fits,
         "fit": schedule.fit_verdict or None,
         "nothing_fits": plan.nothing_fits,
@@ -329,7 +330,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
         lines.append(["split ops", f"{len(plan.splits):,}", f"into {count(parts, 'part')}"])
     measured = problem.measured_profile.measured
     about = [measured.about_times, _about_gpus(problem), measured.about_passes]
-    note = [*filter(None, [plan.note, *about, about_price(schedule)])]
+    note = [*filter(None, [as_sentence(plan.note), *about, about_price(schedule)])]
     tables = [table(lines, "lrl"), *note, device_table(schedule)]
     first = worth_it(schedule, others)
     memory = about_memory(problem, schedule.peak_bytes, schedule.fit_verdict)

@@ -188,6 +188,15 @@ def as_clause(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:].rstrip(".")
 
 
+def as_sentence(note: str) -> str:
+    """Return a note, which may be a clause or several, with a capital and a full stop.
+
+    >>> as_sentence("stopped early; the rest is known"), as_sentence("")
+    ('Stopped early; the rest is known.', '')
+    """
+    return f"{note[:1].upper()}{note[1:].rstrip('.')}." if note else ""
+
+
 def elide_middle(text: str, length: int) -> str:
     """Shorten a text to at most ``length`` characters by leaving out its middle."""
     if len(text) <= length:

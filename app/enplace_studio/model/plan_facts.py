@@ -9,7 +9,17 @@ import numpy as np
 
 from enplace.errors import EnplaceError
 from enplace.machine import critical_path
-from enplace.text import AS_FAST, change_text, count, gap_text, ms, percent, shows_tie, size
+from enplace.text import (
+    AS_FAST,
+    as_sentence,
+    change_text,
+    count,
+    gap_text,
+    ms,
+    percent,
+    shows_tie,
+    size,
+)
 from enplace.values.device_names import device_label
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import Problem
@@ -136,7 +146,7 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry, stale: str) 
         f"peak memory: {peak_text(schedule) or 'almost none'}",
     ]
     if entry.plan.note:
-        lines.append(entry.plan.note)
+        lines.append(as_sentence(entry.plan.note))
     if entry.run is not None:
         lines.append(f"measured: {compared(schedule.makespan_us, entry.run.step_time_us)}")
     full = about_full(schedule.problem.cluster, schedule.peak_bytes)

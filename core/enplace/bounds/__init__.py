@@ -1,4 +1,4 @@
-"""Lower bounds on the step time, each proven."""
+"""Lower bounds on the step time, and on the latency of a query, each proven."""
 
 from enplace.bounds.proofs import Proof, Proofs, with_bound
 from enplace.bounds.step_time import lower_bound_us

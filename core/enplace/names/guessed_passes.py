@@ -30,15 +30,18 @@ from enplace.values.profile import Profile
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _BACKWARD = re.compile(
-    r"back(wards?|prop(agation)?)?|bp(rop)?|bwd?|[dw]?grad(s|ients?)?|adjoint|vjp|d[bwxy]"
+    r"back(wards?|prop(agation)?)?|bp(rop)?|bwd?|[dw]?grad(s|ients?)?|adjoint|vjp|d[bwxy]|prime"
 )
-_VAGUE = re.compile(r"back|bp|d[bwxy]")
+_VAGUE = re.compile(r"back|bp|d[bwxy]|prime")
 """Words that other parts of a model have, too: ``back_end``, and ``dw`` for depthwise."""
 
 _TRANSPOSED = re.compile(r"\btranspose\((?=\w)")
 """What JAX writes around the name of what a gradient is of."""
 
-_LIKELY = re.compile(r"adjoint|back|bp|bw|grad|vjp|transpose\(|d[bwxy]", re.IGNORECASE)
+_PRIMES = re.compile(r"(?<=\w)['′]+(?!\w)")
+"""What makes ``attn'`` of ``attn``."""
+
+_LIKELY = re.compile(r"adjoint|back|bp|bw|grad|vjp|transpose\(|d[bwxy]|prime|['′]", re.IGNORECASE)
 """What every name with such a word contains; quick to look for."""
 
 _FIRST_PART = re.compile(r"[/.:_-]|(?<=[A-Za-z])(?=\d)")
@@ -135,7 +138,8 @@ def _says_pass(profile: Profile) -> bool:
 
 
 def _words(text: str) -> list[str]:
-    return [word.lower() for word in _WORD.findall(_TRANSPOSED.sub("vjp(", text))]
+    text = _PRIMES.sub(" prime", _TRANSPOSED.sub("vjp(", text))
+    return [word.lower() for word in _WORD.findall(text)]
 
 
 def _has(words: Iterable[str], pattern: re.Pattern[str]) -> bool:

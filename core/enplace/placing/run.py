@@ -187,7 +187,10 @@ def _hint_at_passes(schedule: Schedule, objective: str) -> str:
     held, room = int(profile.persistent_bytes.sum()), int(problem.cluster.capacity_bytes.sum())
     if not may_have_backward(profile) and (schedule.fits or held > room):
         return ""
-    return f"planned without a backward pass: {backward_hint(profile)}"
+    return (
+        "planned without a backward pass, so the memory of samples in flight is not counted: "
+        f"{backward_hint(profile)}"
+    )
 
 
 def _fit(
@@ -347,7 +350,7 @@ def _evaluate(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
     if options.objective == STEP_TIME:
         return plan
     name = "the time per sample" if options.objective == THROUGHPUT else "the latency of a query"
-    note = f"{plan.method} does not minimise {name}; this is the value of its placement"
+    note = f"this is the value of a placement by {plan.method}, which does not minimise {name}"
     return plan.with_notes(plan.note, note, separator="; ")
 
 

@@ -385,7 +385,7 @@ def test_compare_includes_baselines_that_do_not_minimise_the_objective(
     found = enplace("compare", "p.json", "--cluster", "c.json", *words, "--json").document
     assert all(method[figure] > 0 for method in found["methods"])
     expert = found["methods"][1]
-    assert "expert does not minimise" in expert["note"]
+    assert "by expert, which does not minimise" in expert["note"]
     assert not expert["proven"]
 
 

@@ -43,6 +43,7 @@ def backward_names(profile):
         ("block{}", "block{}_bwd"),
         ("Block{}", "Block{}Backward"),
         ("layer{}", "layer{}_dx"),
+        ("model/layers/{}/attn", "model/layers/{}/attn'"),
         ("jit(f)/jvp(Layer_{})/dot", "jit(f)/transpose(jvp(Layer_{}))/dot"),
     ],
 )
@@ -199,3 +200,9 @@ def test_the_shape_of_a_backward_pass_is_only_hinted_at():
     chain = profile_of({"a": 1.0, "b": 1.0}, [("a", "b", 8)])
     assert not may_have_backward(chain)
     assert "gradients/" in backward_hint(chain)
+
+
+def test_a_second_version_with_a_prime_is_no_backward_pass():
+    names = [name for i in range(6) for name in (f"layer{i}", f"layer{i}'")]
+    profile = profile_of(dict.fromkeys(names, 1.0), [(a, b, 8) for a, b in pairwise(names)])
+    assert with_guessed_passes(profile) is profile

@@ -11,7 +11,7 @@ from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtWidgets import QDockWidget, QLabel, QMenu, QPushButton, QVBoxLayout, QWidget
 
 from enplace.pictures.palette import colour_numbers
-from enplace.text import count, ms, percent, size
+from enplace.text import as_sentence, count, ms, percent, size
 from enplace.values.measurement import ESTIMATED
 from enplace.values.pins import FREE
 from enplace.values.problem import Problem
@@ -167,8 +167,8 @@ class InspectorView(ScrollPanel):
             measured = current.schedule.problem.measured_profile.measured
             known = f"an {ESTIMATED} " if measured.estimated else ""
             self._add_text(f"“{current.name}” takes {known}{step} per step{per}.")
-            if note := current.plan.note.rstrip("."):
-                self._add_text(f"{note[:1].upper()}{note[1:]}.")
+            if note := as_sentence(current.plan.note):
+                self._add_text(note)
             if not self._document.undo_stack.count():
                 self._add_text(
                     "Select a group in the graph, or ops in the timeline, to see what they cost. "

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from enplace.bounds.latency import least_latency_us
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.host_links import send_us
 from enplace.machine.latency import latency_us
@@ -148,7 +149,8 @@ class _Search:
         self._problem, self._groups, self._stop, self._q = problem, groups, stop, q
         anywhere = np.argmin(np.where(problem.unit_allowed, 0, 1), axis=1)[problem.unit]
         subgraph = np.zeros(problem.profile.n_ops, dtype=np.int64)
-        first = Incumbent(anywhere, np.inf, 0.0, subgraph=subgraph, excess_bytes=np.inf)
+        bound_us = least_latency_us(problem)
+        first = Incumbent(anywhere, np.inf, bound_us, subgraph=subgraph, excess_bytes=np.inf)
         self._best = Best(first, lambda found, _: report(found), BETTER)
         self._of_op: IntArray | None = None
         self.place: IntArray | None = None  # of each group, in the best placement by groups
