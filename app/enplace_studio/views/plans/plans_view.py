@@ -67,7 +67,8 @@ def _was_searched(project: OpenProject, entry: PlanEntry) -> bool:
     """Return whether a search found it, and can go on with it on the open graph."""
     plan = entry.plan
     is_open = entry.cluster is None and plan.splits == project.problem.splits
-    return is_open and plan.value_us is None and (plan.solve_seconds or 0.0) > SEARCHED_S
+    took_long = not entry.is_expert and (plan.solve_seconds or 0.0) > SEARCHED_S
+    return is_open and plan.value_us is None and took_long
 
 
 def _is_expert_elsewhere(entry: PlanEntry) -> bool:

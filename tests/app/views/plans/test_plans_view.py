@@ -11,6 +11,7 @@ from enplace.values.problem import THROUGHPUT
 from enplace.writers import write_project
 from enplace_studio.files import session
 from enplace_studio.model.document import Document
+from enplace_studio.model.open_project import PlanEntry
 from enplace_studio.model.plan_facts import brief_standing, compare, standing, tooltip, why_stale
 from enplace_studio.views.plans.plans_view import CROWD, PlansView
 from enplace_studio.widgets.theme import theme
@@ -50,6 +51,18 @@ def names(view: PlansView) -> list[str]:
 
 def card_of(view: PlansView, name: str):
     return next(card for card in view.cards if card.entry.name == name)
+
+
+@pytest.mark.parametrize(("method", "goes_on"), [("enplace", True), ("expert", False)])
+def test_a_long_search_can_go_on_but_the_experts_plan_is_none(open_view, method, goes_on):
+    document = three_plans()
+    slow = next(entry for entry in document.plans if entry.name == "plan 1")
+    searched = replace(slow.plan, method=method, solve_seconds=30.0)
+    schedule = replace(slow.schedule, plan=searched)
+    document.add_plan(PlanEntry("found", searched, schedule), choose=True)
+    view = open_view(document)
+    card = card_of(view, "found")
+    assert card.go_on.isHidden() != goes_on
 
 
 def test_plans_are_listed_fastest_first(open_view):
