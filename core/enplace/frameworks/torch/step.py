@@ -92,6 +92,9 @@ class RecordedOp:
         Whether it is a convolution by groups.
     crosses : bool
         Whether it copies a tensor from another device.
+    line : str
+        The script and its line, ``train.py, line 7``, of what only allocates and of ops whose
+        work is not known; else empty.
     """
 
     kind: str
@@ -110,6 +113,7 @@ class RecordedOp:
     work: Work = field(default_factory=Work)
     grouped: bool = False
     crosses: bool = False
+    line: str = ""
 
 
 @dataclass(frozen=True)

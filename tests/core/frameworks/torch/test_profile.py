@@ -14,6 +14,7 @@ from enplace.frameworks.torch.step import (
     Step,
     Storage,
     Timing,
+    Work,
 )
 from enplace.machine import simulate
 from enplace.readers import recorded_plan
@@ -252,14 +253,39 @@ def test_a_gpu_whose_kernels_were_not_traced_is_told_so():
 def test_a_tensor_that_no_op_wrote_is_a_sign_of_kernels_that_are_not_dispatched():
     storages = (Storage(64, "cpu", 0, 3), Storage(64, "cpu", 1, 3), Storage(64, "cpu", 2, 3))
     ops = (
-        RecordedOp("empty", "", "module", "forward", 0, makes=(0,)),
+        RecordedOp("empty", "", "module", "forward", 0, makes=(0,), line="train.py, line 7"),
         RecordedOp("relu", "", "module", "forward", 1, reads=((0, 64),), makes=(1,)),
         RecordedOp("relu", "", "module", "forward", 2, reads=((1, 64),), makes=(2,)),
     )
     notes = estimate(Step("triton", ops, storages)).measured.notes
-    assert "make 1 tensor of this step" in notes[0]
+    assert notes[0].startswith("train.py, line 7: ")
+    assert "what fills 1 tensor of this step" in notes[0]
+    assert "torch.library.custom_op" in notes[0]
     filled = RecordedOp("fill_", "", "module", "forward", 1, reads=((0, 64),), writes=(0,))
     assert not estimate(Step("plain", (ops[0], filled, *ops[1:]), storages)).measured.notes
+
+
+def test_a_measured_step_names_the_lines_of_ops_whose_work_is_not_known():
+    ops = tuple(
+        RecordedOp("wavelet", "", "module", "forward", n, work=Work(known=False),
+                   line=f"train.py, line {line}")
+        for n, line in enumerate((11, 7, 11))
+    )  # fmt: skip
+    timing = Timing((100.0,), dict.fromkeys(range(3), 1.0))
+    notes = measured_profile("model", Step("model", ops, ()), timing, Measurement()).measured.notes
+    assert any(each.startswith("train.py, lines 11, 7: no formula says") for each in notes)
+
+
+@pytest.mark.parametrize(
+    ("op_us", "says"), [(60.0, "longer while"), (1e6, "other programs used this machine")]
+)
+def test_ops_that_took_far_longer_than_the_step_say_that_the_machine_was_busy(op_us, says):
+    step = read_step("mlp")
+    calls = {op.call for op in step.ops}
+    timing = Timing((55.0 * len(calls),), dict.fromkeys(calls, op_us))
+    notes = " ".join(measured_profile("model", step, timing, Measurement()).measured.notes)
+    assert says in notes
+    assert "0.0 %" not in notes
 
 
 def test_ops_that_work_on_each_sample_can_be_split_by_them():

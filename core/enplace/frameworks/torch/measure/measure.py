@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -94,11 +95,19 @@ def _notes(step: Step, timing: Timing, scale: float) -> tuple[str, ...]:
             f"Kernels took {percent(1 / scale - 1)} longer while they were traced, so their times "
             f"are scaled to the plain step."
         )
-    ops_us, steps_us = sum(timing.call_us.values()), timing.step_times_us
-    if not timing.gpu and steps_us and ops_us > np.median(steps_us):
+    longer = 1.0
+    if not timing.gpu and timing.step_times_us:
+        longer = sum(timing.call_us.values()) / float(np.median(timing.step_times_us))
+    if longer > _BUSY:
         notes.append(
-            f"Ops took {percent(ops_us / float(np.median(steps_us)) - 1)} longer while they were "
-            f"recorded, so their times are scaled to the plain step."
+            "Ops took more than twice as long while they were recorded as the plain step, so other "
+            "programs used this machine meanwhile: their times are scaled to the plain step, but "
+            "not reliable. Profile again when it is idle."
+        )
+    elif longer > 1:
+        notes.append(
+            f"Ops took {percent(longer - 1)} longer while they were recorded, so their times are "
+            f"scaled to the plain step."
         )
     if not timing.gpu:
         notes.append(
@@ -108,41 +117,61 @@ def _notes(step: Step, timing: Timing, scale: float) -> tuple[str, ...]:
     held = _config(step, timing).get("library_bytes", 0)
     if held:
         notes.append(f"Libraries hold {size(held)} more of the GPU, which no op shows.")
-    return (*notes, *_unwritten(step))
+    return (*notes, *_unwritten(step), *_unknown(step))
+
+
+_BUSY = 2.0
+"""Recording alone makes ops less than so many times longer."""
 
 
 def _unwritten(step: Step) -> tuple[str, ...]:
     """Warn of tensors that something outside of PyTorch's dispatcher must have written."""
     empty: set[int] = set()
     found: set[int] = set()
-    where = ""
+    makers: dict[str, None] = {}
+    made_at: dict[int, str] = {}
     for op in step.ops:
         if op.kind in ALLOCATES:
-            empty.update(s for s in op.makes if step.storages[s].n_bytes)
+            made = [s for s in op.makes if step.storages[s].n_bytes]
+            empty.update(made)
+            made_at |= dict.fromkeys(made, op.line)
         elif not op.is_view:
             unwritten = empty.intersection(s for s, _ in op.reads) - {*op.writes}
-            where = where if found or not unwritten else op.module or "the model"
             found |= unwritten
+            makers |= dict.fromkeys(made_at[s] for s in sorted(unwritten))
             empty.difference_update(op.writes)
     if not found:
         return ()
-    tensors = f"{count(len(found), 'tensor')} of this step, read first in {where}"
     return (
-        f"Kernels that PyTorch does not dispatch, such as those of Triton, make {tensors}; their "
-        f"time is missing.",
+        f"{_at(makers)}PyTorch does not dispatch what fills {count(len(found), 'tensor')} of this "
+        f"step, such as kernels of Triton or NumPy; their time is missing. Make the kernel an op "
+        f"with torch.library.custom_op.",
     )
 
 
 def _unknown(step: Step) -> tuple[str, ...]:
-    """Name the ops of which an estimate only knows what they read and write."""
-    kinds = [*dict.fromkeys(op.kind for op in step.ops if not op.work.known)]
-    if not kinds:
+    """Name the ops of which only what they read and write is known."""
+    unknown = [op for op in step.ops if not op.work.known]
+    if not unknown:
         return ()
+    kinds = [*dict.fromkeys(op.kind for op in unknown)]
+    takes = "takes" if len(kinds) == 1 else "take"
     return (
-        f"No formula says how many FLOPs {listed(kinds[:5])} take, so they count as if they "
-        f"only read and wrote their tensors; register a formula with "
-        f"torch.utils.flop_counter.register_flop_formula.",
+        f"{_at(dict.fromkeys(op.line for op in unknown))}no formula says how many FLOPs "
+        f"{listed(kinds[:5])} {takes}; without one, only what is read and written counts in an "
+        f"estimate. Register one with torch.utils.flop_counter.register_flop_formula.",
     )
+
+
+def _at(lines: Mapping[str, None]) -> str:
+    """Begin a sentence with the lines of the script that it is about, if they are known."""
+    known = [each for each in lines if each]
+    if not known:
+        return ""
+    file, _, first = known[0].rpartition(" ")
+    if len(known) == 1:
+        return f"{known[0]}: "
+    return f"{file}s {listed([first, *(each.rpartition(' ')[2] for each in known[1:3])])}: "
 
 
 def _scale(timing: Timing) -> float:

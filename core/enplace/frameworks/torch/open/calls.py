@@ -24,9 +24,11 @@ from torch.utils._pytree import tree_leaves
 
 from enplace.errors import EnplaceError
 from enplace.files.reading import read_bytes
+from enplace.frameworks.programs import current_line
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.open.whole import check_whole
 from enplace.frameworks.torch.record.recording import EnoughError, Recorded, Recording, Wanted
+from enplace.frameworks.torch.record.storages import shape_of
 from enplace.frameworks.torch.record.timing import Clock
 from enplace.frameworks.torch.step import Step
 from enplace.text import listed
@@ -57,7 +59,8 @@ class Calls:
 
     def __init__(self, source: Source, clock: Clock, wanted: Wanted, ends: bool) -> None:
         self._source = source
-        self._recording, self._wanted, self._ends = Recording(clock), wanted, ends
+        self._recording = Recording(clock, lambda: current_line(source))
+        self._wanted, self._ends = wanted, ends
         self._hooks = ExitStack()
         self._names: dict[str, None] = {}
         self._model: torch.nn.Module | None = None
@@ -96,6 +99,7 @@ class Calls:
             for owner, name, wrap in (
                 (torch.nn.Module, "__call__", self._followed),
                 (torch.autograd, "backward", self._noted),
+                (torch.autograd, "grad", self._noted),
             ):
                 usual = getattr(owner, name)
                 self._hooks.enter_context(patch.object(owner, name, wrap(usual)))
@@ -109,13 +113,13 @@ class Calls:
 
     def _noted(self, usual: Any) -> Any:
         @wraps(usual)
-        def backward(*args: Any, **kwargs: Any) -> Any:
+        def noted(*args: Any, **kwargs: Any) -> Any:
             self._backward += 1
             if self._backward > MOST_BACKWARD and not self._ends:
                 raise EnoughError  # no step will ever come
             return usual(*args, **kwargs)
 
-        return backward
+        return noted
 
     def _followed(self, usual: Any) -> Any:
         @wraps(usual)
@@ -152,20 +156,22 @@ class Calls:
                 yield
         elif shape != self._shape or self._is_finished():
             yield
-        elif self._plain < self._wanted.plain:
+        elif self._recording.is_due(self._plain, self._again, self._wanted.plain):
+            self._again += 1
+            with self._recorded_here():
+                yield
+        else:
             self._recording.clock.begin_plain()
             yield
             self._recording.clock.end_plain()
             self._plain += 1
-        else:
-            self._again += 1
-            with self._recorded_here():
-                yield
         if self._ends and self._is_finished():
             raise EnoughError
 
     @contextmanager
     def _recorded_here(self) -> Iterator[None]:
+        if self._calls == 2 and self._step is not None:
+            self._recording.clock.forget()  # the first call may be of another length
         self._recording.begin()
         try:
             yield
@@ -176,7 +182,7 @@ class Calls:
     def _is_finished(self) -> bool:
         if not self._wanted.steps:
             return self._calls >= 2
-        return self._again >= self._recording.repeats
+        return self._recording.is_finished(self._plain, self._again, self._wanted.plain)
 
     def _tell(self) -> None:
         if time.monotonic() < self._report_at:
@@ -194,5 +200,5 @@ def _size_of(module: torch.nn.Module) -> int:
 
 def _shape_of(given: Any) -> tuple[int, ...]:
     """Return the shape by which calls are alike; a mask grows with each word, but few others do."""
-    shapes = [tuple(each.shape) for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
+    shapes = [shape_of(each) for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
     return min(shapes, key=lambda each: torch.Size(each).numel(), default=())

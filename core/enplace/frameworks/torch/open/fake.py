@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import wraps
 from typing import Any, cast
 from unittest.mock import patch
@@ -27,6 +28,7 @@ from enplace.frameworks.source import Source
 from enplace.frameworks.torch.open.scripts import OF_STEPS, Watch, run_watched
 from enplace.frameworks.torch.record.recorder import check_hooks, run_parts
 from enplace.frameworks.torch.record.recording import Recorded, Wanted
+from enplace.frameworks.torch.record.storages import is_sparse
 from enplace.frameworks.torch.record.timing import Clock
 from enplace.processes.worker import Report
 
@@ -50,9 +52,16 @@ def record_on_fake_tensors(source: Source, report: Report) -> Recorded:
     check_hooks(*OF_STEPS, *OF_FAKES)
     watch = Watch(source, Clock, Wanted(0, 0, report))
     watch.mend = _MEND
-    with fake_tensors():
+    with fake_tensors() as answers:
         run_watched(source, watch)
-    return watch.recorded()
+    found = watch.recorded()
+    return replace(found, about=(*found.about, _SPARSE)) if answers.saw_sparse else found
+
+
+_SPARSE = (
+    "How many numbers a sparse tensor holds is not known in an estimate, so ops on them count as "
+    "if they were empty; for their times, profile on a device without --estimate."
+)
 
 
 OF_FAKES = (
@@ -65,13 +74,13 @@ OF_FAKES = (
 
 
 @contextmanager
-def fake_tensors() -> Iterator[None]:
+def fake_tensors() -> Iterator[_Answers]:
     """Make all tensors fake within the block."""
     with ExitStack() as stack:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         # Libraries that see a fake tensor believe that they are compiled, and choose other kernels.
         stack.enter_context(patch.object(torch._subclasses, "FakeTensor", _Nothing))
-        stack.enter_context(_Answers())
+        answers = stack.enter_context(_Answers())
         stack.enter_context(patch.object(torch.nn.Module, "_apply", _apply))
         stack.enter_context(patch.object(DataLoader, "__init__", _load_here(DataLoader.__init__)))
         step = patch.object(torch.amp.GradScaler, "_maybe_opt_step", _step_anyway)
@@ -90,7 +99,7 @@ def fake_tensors() -> Iterator[None]:
             mode = stack.enter_context(_OnTheHost())
             again = _checkpoint(checkpoint.checkpoint, mode)
             stack.enter_context(patch.object(checkpoint, "checkpoint", again))
-        yield
+        yield answers
 
 
 def _copy(usual: Any) -> Any:
@@ -174,10 +183,17 @@ class _Nothing:
 
 
 class _Answers(TorchDispatchMode):
-    """Answers what a script asks of values."""
+    """Answers what a script asks of values.
+
+    Attributes
+    ----------
+    saw_sparse : bool
+        Whether an op was given a sparse tensor.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.saw_sparse = False
         self._yes: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def __torch_dispatch__(
@@ -186,6 +202,7 @@ class _Answers(TorchDispatchMode):
         kwargs = kwargs or {}
         if (parts := run_parts(self, func, args, kwargs)) is not NotImplemented:
             return parts
+        self.saw_sparse |= any(isinstance(e, torch.Tensor) and is_sparse(e) for e in args)
         if func is _aten._local_scalar_dense.default:
             return True if args[0] in self._yes else _answer(args[0].dtype)
         if func in (_aten.all.default, _aten.all.dim, _aten._is_all_true.default):

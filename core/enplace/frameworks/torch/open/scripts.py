@@ -2,7 +2,7 @@
 
 A step ends when the optimiser that was seen last has made its own: a script with several of them
 (a GAN) makes its round in between. The second step is recorded, so that a short script is enough;
-then plain steps are timed, and the step is recorded once more for the times of its ops.
+then plain steps are timed, and the step is recorded some more times for the times of its ops.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.optim import optimizer as hooks
 
 from enplace.errors import EnplaceError
 from enplace.frameworks.programs import (
+    current_line,
     failed_line,
     run_program,
     why_ended,
@@ -31,7 +32,7 @@ from enplace.frameworks.torch.error_text import explain, first_line, is_out_of_m
 from enplace.frameworks.torch.open.calls import REPORT_S, Calls, may_train
 from enplace.frameworks.torch.open.following import wraps_another
 from enplace.frameworks.torch.open.whole import check_whole, why_missing
-from enplace.frameworks.torch.record.recorder import check_hooks
+from enplace.frameworks.torch.record.recorder import NotRecordedError, check_hooks
 from enplace.frameworks.torch.record.recording import (
     EnoughError,
     LoadError,
@@ -106,6 +107,8 @@ def run_watched(source: Source, watch: Watching) -> None:
             if end.code and not watch.has_step:
                 raise LoadError(why_ended(source, end), printed=True) from None
         except BaseException as error:
+            if isinstance(error, NotRecordedError):
+                raise LoadError(f"{failed_line(source, error)}: {error}") from None
             if isinstance(error, EnplaceError):
                 raise
             if is_out_of_memory(error):
@@ -154,13 +157,12 @@ class Watch:
         self._forward = bool(source.options.get("forward"))
         ends = self._forward or not may_train(source)
         self._calls = Calls(source, make_clock(), wanted, ends)
-        self._recording = Recording(make_clock())
+        self._recording = Recording(make_clock(), lambda: current_line(source))
         self._clock = self._recording.clock
         self._optimizers: list[torch.optim.Optimizer] = []
         self._depth = 0
         self._step: Step | None = None
-        self._again = 0
-        self._plain = -1
+        self._plain, self._again = 0, -1
         self._report_at = 0.0
         self._is_done = self._is_compiled = False
 
@@ -247,42 +249,38 @@ class Watch:
         """Begin with this step: its round has one optimiser more than those before."""
         self._check_whole()
         self._recording.stop()
-        self._step, self._plain = None, -1
+        self._step, self._plain, self._again = None, 0, -1
         self._record()
 
     def _next(self) -> None:
         """A step has ended: decide what to do with the next one."""
-        if self._recording.recorder is None:
-            self._time()
-            return
-        found = self._recording.end(self._optimizers)
-        self._step = self._recording.shorter(self._step, found)
-        self._check_whole()
-        self._again += self._plain >= 0
+        if was_plain := self._recording.recorder is None:
+            self._plain += 1
+            self._clock.end_plain()
+            self._tell()
+        else:
+            found = self._recording.end(self._optimizers)
+            self._step = self._recording.shorter(self._step, found)
+            self._check_whole()
+            self._again += 1
         if self._is_finished():
             self._is_done = True
             raise EnoughError
-        if self._plain < 0:
-            self._plain = 0
-            self._clock.begin_plain()
-        else:
+        if self._recording.is_due(self._plain, self._again, self._wanted.plain):
             self._record()
+        elif not was_plain:
+            self._clock.begin_plain()
 
-    def _time(self) -> None:
-        """A plain step has ended."""
-        self._plain += 1
-        self._clock.end_plain()
+    def _tell(self) -> None:
         most = self._wanted.plain
         if time.monotonic() >= self._report_at:
             self._report_at = time.monotonic() + REPORT_S
             self._wanted.report(f"Measuring step {self._plain:,} of {most:,}", self._plain / most)
-        if self._plain >= most:
-            self._record()
 
     def _is_finished(self) -> bool:
         if not self._wanted.steps:
             return True  # only the graph is wanted
-        return self._plain >= 0 and self._again >= self._recording.repeats
+        return self._recording.is_finished(self._plain, self._again, self._wanted.plain)
 
     def _check_whole(self) -> None:
         roots = self._recording.modules.roots

@@ -12,6 +12,7 @@ import torch
 from torch.nn.modules import module as hooks
 from torch.utils._pytree import tree_leaves
 
+from enplace.frameworks.torch.record.storages import shape_of
 from enplace.frameworks.torch.step import BUFFER, PARAMETER
 
 _OF_MODEL = re.compile("\0(\\d+)\0\\.?")
@@ -94,7 +95,7 @@ class Modules:
         if self._shapes is None and any(True for _ in module.parameters()):
             given = [each for each in tree_leaves(args) if isinstance(each, torch.Tensor)]
             # A model that is called with keywords passes its batch on to a module inside.
-            self._shapes = tuple(tuple(map(int, each.shape)) for each in given) or None
+            self._shapes = tuple(map(shape_of, given)) or None
         self._stack.append(self._path[id(module)])
 
     def _end(self, module: torch.nn.Module, args: Any, out: Any) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -18,10 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from enplace.errors import EnplaceError
-from enplace.frameworks.torch.error_text import lacking
-from enplace.frameworks.torch.record.op_kinds import kind_of
+from enplace.frameworks.torch.error_text import first_line, lacking
+from enplace.frameworks.torch.record.op_kinds import ALLOCATES, kind_of
+from enplace.frameworks.torch.record.storages import memories_of, n_bytes_of
 from enplace.frameworks.torch.record.timing import Clock
-from enplace.frameworks.torch.record.traffic import n_bytes_of
 from enplace.frameworks.torch.record.work import work_of
 from enplace.frameworks.torch.step import (
     GRADIENT,
@@ -51,6 +52,10 @@ HOOKS = (
     "torch._ops.OpOverload.decompose",
 )
 """What the recorder needs of PyTorch, most of it private."""
+
+
+class NotRecordedError(EnplaceError):
+    """An op of a script that Enplace cannot record, though it runs."""
 
 
 def check_hooks(*more: str) -> None:
@@ -213,11 +218,14 @@ class Whereabouts:
 
 
 class Recorder(TorchDispatchMode):
-    """Records every op from when it is entered until it is left."""
+    """Records every op from when it is entered until it is left.
 
-    def __init__(self, modules: Names, clock: Clock) -> None:
+    ``line`` names the line of the script that is running.
+    """
+
+    def __init__(self, modules: Names, clock: Clock, line: Callable[[], str] = str) -> None:
         super().__init__()
-        self._modules, self._clock = modules, clock
+        self._modules, self._clock, self._line = modules, clock, line
         self._ops: list[RecordedOp] = []
         self._blocks: list[_Block] = []
         self._known: dict[int, tuple[weakref.ref[Any], _Block]] = {}
@@ -236,15 +244,17 @@ class Recorder(TorchDispatchMode):
         if (parts := run_parts(self, func, args, kwargs)) is not NotImplemented:
             return parts
         given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-        for tensor in given:
-            self._block(tensor, -1)
+        with _explained(func):
+            for tensor in given:
+                self._parts_of(tensor, -1)
         where = self.at.find()  # before the op runs: it may make a node of autograd itself
         call = self._calls
         self._calls += 1
         self._clock.begin(call)
         out = func(*args, **kwargs)
         self._clock.end(call)
-        self._note(func, args, kwargs, out, where, call)
+        with _explained(func):
+            self._note(func, args, kwargs, out, where, call)
         return out
 
     def _note(
@@ -256,11 +266,12 @@ class Recorder(TorchDispatchMode):
         made = [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
         makes, shares = [], False
         for tensor in made:
-            is_known = self._find(tensor) is not None
-            block = self._block(tensor, len(self._ops))
-            if not is_known:
-                makes.append(block.number)
-            shares |= is_known
+            known = len(self._blocks)
+            for block, _ in self._parts_of(tensor, len(self._ops)):
+                if block.number >= known:
+                    makes.append(block.number)
+                else:
+                    shares = True
         read_on = {self._blocks[number].device for number in reads}
         devices = {str(each.device) for each in made} or read_on
         op = RecordedOp(
@@ -274,6 +285,8 @@ class Recorder(TorchDispatchMode):
         )  # fmt: skip
         if not op.is_view:
             op = replace(op, work=work_of(func, kind_of(op), args, kwargs, out))
+        if name in ALLOCATES or not op.work.known:
+            op = replace(op, line=self._line())
         if (n := n_parts(name, args)) > 1:
             self._ops += self._parts(op, [*args, *kwargs.values()], made, n)
         else:
@@ -287,12 +300,9 @@ class Recorder(TorchDispatchMode):
         shared = [each for each in given if isinstance(each, torch.Tensor)]
         for part in range(n):
             own = [each[part] for each in given if is_list(each) and len(each) == n]
-            reads = {self._block(t, -1).number: 0 for t in (*own, *shared)}
-            reads = {number: bytes_of[number] for number in reads if number in bytes_of}
-            mine = {self._block(t, -1).number for t in own} | {
-                self._block(t, -1).number for t in shared
-            }
-            makes = [self._block(made[part], -1).number] if len(made) == n else []
+            mine = self._numbers([*own, *shared])
+            reads = {number: bytes_of[number] for number in mine if number in bytes_of}
+            makes = self._numbers(made[part : part + 1] if len(made) == n else ())
             makes = [number for number in makes if number in op.makes]
             for number in makes:
                 self._blocks[number].first = len(self._ops) + part
@@ -308,28 +318,33 @@ class Recorder(TorchDispatchMode):
         reads: dict[int, int] = {}
         writes: dict[int, None] = {}
         for tensor, is_written in given_tensors(func, args, kwargs):
-            number = self._block(tensor, -1).number
-            reads[number] = max(reads.get(number, 0), n_bytes_of(tensor))
-            if is_written:
-                writes[number] = None
+            for block, part in self._parts_of(tensor, -1):
+                reads[block.number] = max(reads.get(block.number, 0), n_bytes_of(part))
+                if is_written:
+                    writes[block.number] = None
         return reads, writes
 
     # Storages
 
-    def _find(self, tensor: torch.Tensor) -> _Block | None:
-        storage = tensor.untyped_storage()
-        found = self._known.get(id(storage))
-        return found[1] if found is not None and found[0]() is storage else None
+    def _numbers(self, tensors: Sequence[torch.Tensor]) -> list[int]:
+        """Return the numbers of the blocks of older tensors, each once."""
+        blocks = (block for each in tensors for block, _ in self._parts_of(each, -1))
+        return [*dict.fromkeys(block.number for block in blocks)]
 
-    def _block(self, tensor: torch.Tensor, first: int) -> _Block:
-        """Return the block of a tensor's storage; a new one was made by op number ``first``."""
-        found = self._find(tensor)
-        if found is not None:
-            return found
-        storage = tensor.untyped_storage()
-        block = _Block(len(self._blocks), storage.nbytes(), str(tensor.device), first)
+    def _parts_of(self, tensor: torch.Tensor, first: int) -> list[tuple[_Block, torch.Tensor]]:
+        """Return the blocks of a tensor's parts; op number ``first`` made those that are new."""
+        return [
+            (self._block(memory, n_bytes, str(part.device), first), part)
+            for part, memory, n_bytes in memories_of(tensor)
+        ]
+
+    def _block(self, memory: Any, n_bytes: int, device: str, first: int) -> _Block:
+        key = id(memory)
+        found = self._known.get(key)
+        if found is not None and found[0]() is memory:
+            return found[1]
+        block = _Block(len(self._blocks), n_bytes, device, first)
         self._blocks.append(block)
-        key = id(storage)
 
         def freed(_: object) -> None:
             if not self._is_over:
@@ -337,7 +352,7 @@ class Recorder(TorchDispatchMode):
             if key in self._known and self._known[key][1] is block:
                 del self._known[key]
 
-        self._known[key] = (weakref.ref(storage, freed), block)
+        self._known[key] = (weakref.ref(memory, freed), block)
         return block
 
     # The end
@@ -364,7 +379,7 @@ class Recorder(TorchDispatchMode):
     def know_model(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Note, before the step, what the optimisers hold; it is older than the step."""
         for _, tensor, _ in held_by(optimizers):
-            self._block(tensor, -1)
+            self._parts_of(tensor, -1)
 
     def _name_model(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Note the parameters, their gradients and states, and the modules' buffers."""
@@ -374,9 +389,24 @@ class Recorder(TorchDispatchMode):
             for parameter, each, role in held_by(optimizers)
         ]
         for tensor, owner, role in found:
-            block = self._block(tensor, -1)
-            if not block.role:
-                block.role, block.owner = role, owner
+            for block, _ in self._parts_of(tensor, -1):
+                if not block.role:
+                    block.role, block.owner = role, owner
+
+
+@contextmanager
+def _explained(func: Any) -> Iterator[None]:
+    """Say of which op something is not known; the script is not to blame."""
+    try:
+        yield
+    except EnplaceError:
+        raise
+    except Exception as error:
+        reason = ": ".join(filter(None, (type(error).__name__, first_line(error))))
+        raise NotRecordedError(
+            f"the script is right, but Enplace cannot record its op {func._schema.name} "
+            f"({reason}); profile it without this op, or with dense tensors"
+        ) from None
 
 
 def held_by(

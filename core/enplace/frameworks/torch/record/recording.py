@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -16,7 +16,8 @@ from enplace.frameworks.torch.step import Step, Timing
 from enplace.processes.worker import Report
 
 RECORDINGS = 3
-"""How often a step on a CPU is recorded for its times; kernels of a GPU vary less."""
+"""How often a step on a CPU is recorded for its times, besides the first time; kernels of a GPU
+vary less."""
 
 
 class EnoughError(BaseException):
@@ -62,21 +63,38 @@ class Wanted:
 
 
 class Recording:
-    """Turns the recorder on and off."""
+    """Turns the recorder on and off; ``line`` names the line of the script that is running."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.modules, self.clock = Modules(), clock
+    def __init__(self, clock: Clock, line: Callable[[], str] = str) -> None:
+        self.modules, self.clock, self._line = Modules(), clock, line
         self.recorder: Recorder | None = None
         self._stack = ExitStack()
 
-    @property
-    def repeats(self) -> int:
-        """How often to record for the times of ops."""
-        return 1 if isinstance(self.clock, GpuClock) else RECORDINGS
+    def is_due(self, plain: int, again: int, wanted: int) -> bool:
+        """Return whether the next step is to be recorded for the times of ops.
+
+        On a CPU every other step is, so that a script that ends early gives several recordings,
+        too; a GPU times plain steps without a break first.
+
+        Parameters
+        ----------
+        plain, again : int
+            Plain steps that were timed, and steps that were recorded again.
+        wanted : int
+            Plain steps to time.
+        """
+        if isinstance(self.clock, GpuClock):
+            return not again and plain >= wanted
+        return again < RECORDINGS and plain >= min(again + 1, wanted)
+
+    def is_finished(self, plain: int, again: int, wanted: int) -> bool:
+        """Return whether all is measured."""
+        repeats = 1 if isinstance(self.clock, GpuClock) else RECORDINGS
+        return plain >= wanted and again >= repeats
 
     def begin(self, optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
         """Record from here."""
-        self.recorder = Recorder(self.modules, self.clock)
+        self.recorder = Recorder(self.modules, self.clock, self._line)
         self.recorder.know_model(optimizers)
         self.clock.start()
         self._stack.enter_context(self.modules)

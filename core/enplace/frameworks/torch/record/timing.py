@@ -1,17 +1,19 @@
 """Clocks: the time of each plain step, and of each call while a step is recorded.
 
-On a CPU a call's time is that of the wall. On a GPU, kernels run long after the call that launched
-them, so PyTorch's profiler traces them; plain steps are timed by events on the GPU itself, without
-ever waiting for it.
+On a CPU a call's time is the shortest on the wall of several recordings, because other programs
+only make it longer. A script with few steps gives few recordings, so a wait is left out if it is as
+long as the turn of another program: a thread that shares its work with others computes its own part
+meanwhile. On a GPU, kernels run long after the call that launched them, so PyTorch's profiler
+traces them; plain steps are timed by events on the GPU itself, without ever waiting for it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -50,11 +52,30 @@ class Clock:
         return Timing()
 
 
-class CpuClock(Clock):
-    """Measures calls and steps on the wall."""
+_TURN_US, _TURN = 1000.0, 3.0
+"""A wait that is longer than this, and longer than this times what was computed, is the turn of
+another program."""
 
-    def __init__(self) -> None:
-        self._began = 0.0
+_computed = time.thread_time if os.name == "posix" else time.perf_counter
+"""On Windows, the time of a thread is far too coarse."""
+
+
+class CpuClock(Clock):
+    """Measures calls and steps on the wall.
+
+    Parameters
+    ----------
+    wall, computed : callable
+        Return the seconds that passed, and those that this thread computed.
+    """
+
+    def __init__(
+        self,
+        wall: Callable[[], float] = time.perf_counter,
+        computed: Callable[[], float] = _computed,
+    ) -> None:
+        self._wall, self._computed = wall, computed
+        self._began = self._began_computing = 0.0
         self._recordings: list[list[float]] = []
         self._times_us: list[float] = []
         self._last = 0.0
@@ -63,26 +84,30 @@ class CpuClock(Clock):
         self._recordings.append([])
 
     def begin(self, call: int) -> None:
-        self._began = time.perf_counter()
+        self._began_computing = self._computed()
+        self._began = self._wall()
 
     def end(self, call: int) -> None:
-        self._recordings[-1].append((time.perf_counter() - self._began) * 1e6)
+        took_us = (self._wall() - self._began) * 1e6
+        computed_us = (self._computed() - self._began_computing) * 1e6
+        is_turn = took_us - computed_us > max(_TURN_US, _TURN * computed_us)
+        self._recordings[-1].append(computed_us if is_turn else took_us)
 
     def forget(self) -> None:
         self._recordings.pop()
 
     def begin_plain(self) -> None:
-        self._last = time.perf_counter()
+        self._last = self._wall()
 
     def end_plain(self) -> None:
-        now = time.perf_counter()
+        now = self._wall()
         self._times_us.append((now - self._last) * 1e6)
         self._last = now
 
     def timing(self, warm_ups: int) -> Timing:
-        *earlier, last = self._recordings
-        alike = [last, *(each for each in earlier[1:] if len(each) == len(last))]
-        calls = [statistics.median(each) for each in zip(*alike, strict=True)]
+        last = self._recordings[-1]
+        alike = [each for each in self._recordings if len(each) == len(last)]
+        calls = [min(each) for each in zip(*alike, strict=True)]
         return Timing(_without_first(self._times_us, warm_ups), dict(enumerate(calls)))
 
 

@@ -14,6 +14,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from enplace.frameworks.roofline import F16, F32
+from enplace.frameworks.torch.record.storages import n_bytes_of
 
 CONVOLUTIONS = ("convolution", "convolution_backward", "cudnn_convolution", "_convolution")
 
@@ -91,12 +92,6 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
     return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
 
 
-def n_bytes_of(tensor: torch.Tensor) -> int:
-    """Return the bytes that a tensor shows; one that repeats numbers shows them once."""
-    shown: int = tensor.numel() * tensor.element_size()
-    return min(shown, int(tensor.untyped_storage().nbytes()))
-
-
 def traffic_of(
     name: str, func: Any, args: Sequence[Any], given: Sequence[torch.Tensor],
     made: Sequence[torch.Tensor], precision: str, *, is_tf32: bool
@@ -141,6 +136,8 @@ def _effort(
         if precision == F16:
             return MISALIGNED if any(map(_is_misaligned, tensors)) else 1.0
         left = tensors[name in ("addmm", "baddbmm")]
+        if left.layout != torch.strided:
+            return 1.0
         return TURNED_TF32 if is_tf32 and left.stride(-2) == 1 < left.stride(-1) else 1.0
     return _EFFORT.get(name, 1.0)
 
@@ -181,6 +178,6 @@ def _rearranged(given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> 
 
 def _is_misaligned(tensor: torch.Tensor) -> bool:
     """Return whether the rows of a matrix of half precision begin anywhere."""
-    if tensor.dim() < 2 or tensor.element_size() != 2:
+    if tensor.layout != torch.strided or tensor.dim() < 2 or tensor.element_size() != 2:
         return False
     return bool(max(tensor.stride()[-2:]) * tensor.element_size() % 16)

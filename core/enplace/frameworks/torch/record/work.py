@@ -15,6 +15,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from enplace.frameworks.roofline import F8, F16, F32, F64, I8
+from enplace.frameworks.torch.record.storages import density
 from enplace.frameworks.torch.record.traffic import CONVOLUTIONS, tensors_in, traffic_of
 from enplace.frameworks.torch.step import Work
 from enplace.values.op_kinds import OpKind
@@ -40,6 +41,8 @@ def work_of(func: Any, kind: OpKind | str, args: Any, kwargs: Any, out: Any) -> 
     matrix, precision = matrix_flops(func, args, kwargs, out), _precision(given)
     is_known = not math.isnan(matrix)
     matrix = matrix if is_known else 0.0
+    if matrix:
+        matrix *= min(map(density, given))  # a sparse matrix takes part with what it holds
     flops = matrix
     if not matrix and kind in _ARITHMETIC:
         each = (tensors_in(value) for value in (*args, *kwargs.values()))
@@ -143,6 +146,7 @@ _OWN: dict[str, Callable[[Sequence[Any], Any, Any], float]] = {
     "dot": _product,
     "vdot": _product,
     "addmv": _product_and_sum,
+    "_sparse_addmm": _product_and_sum,
     "_addmm_activation": _product_and_sum,
     "_native_multi_head_attention": _whole_attention,
     "_transformer_encoder_layer_fwd": _whole_attention,

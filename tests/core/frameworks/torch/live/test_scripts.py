@@ -506,3 +506,122 @@ def test_what_cannot_be_imported_from_another_pytorch_is_named(monkeypatch, name
     last = name.rpartition(".")[2]
     with pytest.raises(EnplaceError, match=f"has no {last}; use another version: 2.6"):
         check_imports()
+
+
+SPARSE = """
+import torch
+from torch import nn
+
+edges = torch.tensor([[0, 1, 2, 3, 3], [1, 0, 3, 2, 0]])
+adjacent = torch.sparse_coo_tensor(edges, torch.ones(5), (4, 4)).coalesce()
+rows = adjacent.to_sparse_csr()
+words, layer = nn.Embedding(64, 16, sparse=True), nn.Linear(16, 8)
+of_words = torch.optim.SparseAdam(words.parameters())
+of_layer = torch.optim.Adam(layer.parameters())
+for _ in range(3):
+    x = words(torch.tensor([1, 5, 5, 9]))
+    x = torch.sparse.mm(adjacent, layer(x))
+    (rows @ x).square().mean().backward()
+    of_words.step()
+    of_layer.step()
+    of_words.zero_grad()
+    of_layer.zero_grad()
+"""
+
+
+def test_sparse_tensors_count_with_what_they_hold(tmp_path):
+    step = record(script(tmp_path, SPARSE))
+    assert {op.optimizer for op in step.ops if op.step_call} == {"SparseAdam", "Adam"}
+    (product,) = (op for op in step.ops if op.kind == "_sparse_addmm" and op.pass_ == "forward")
+    assert product.work.flops == pytest.approx(2 * 5 * 8)
+    held = [each.n_bytes for each in step.storages if each.role == GRADIENT]
+    assert max(held) < 64 * 16 * 4  # rows that were read, not the whole table
+    graph_of(step, MeasuredCosts(Timing()))
+
+
+def test_an_estimate_says_that_it_does_not_know_what_sparse_tensors_hold(tmp_path):
+    found = record_on_fake_tensors(script(tmp_path, SPARSE), ignore)
+    assert any("a sparse tensor holds is not known" in each for each in found.about)
+
+
+FUNCTIONAL = """
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(net.parameters())
+def u(x, own):
+    return functional_call(net, own, (x.view(1, 1),)).squeeze()
+for _ in range(3):
+    found = vmap(grad(grad(u)), (0, None))(torch.rand(4), dict(net.named_parameters()))
+    optimizer.zero_grad()
+    found.square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("estimated", [False, True])
+def test_models_inside_of_functional_transforms_are_recorded(tmp_path, estimated):
+    source = script(tmp_path, FUNCTIONAL)
+    step = record_on_fake_tensors(source, ignore).step if estimated else record(source)
+    owners = {each.owner for each in step.storages if each.role == PARAMETER}
+    assert owners == {"0.weight", "0.bias", "2.weight", "2.bias"}
+
+
+ODD_TENSORS = """
+import torch
+model = torch.nn.Linear(4, 4).eval()
+with torch.no_grad():
+    for _ in range(3):
+        model(torch.randn(2, 4).to_mkldnn().relu().to_dense())
+        parts = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)], layout=layout)
+        model(parts)
+"""
+
+
+@pytest.mark.parametrize("layout", ["strided", "jagged"])
+def test_tensors_without_a_storage_are_recorded(tmp_path, layout):
+    text = ODD_TENSORS.replace("layout=layout", f"layout=torch.{layout}")
+    assert record(script(tmp_path, text)).ops
+
+
+def test_an_op_that_cannot_be_recorded_is_named_and_the_script_is_not_blamed(tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no such layout")
+
+    recorder = sys.modules["enplace.frameworks.torch.record.recorder"]
+    monkeypatch.setattr(recorder, "work_of", fail)
+    with pytest.raises(LoadError, match=r"train\.py, line \d+: the script is right, .*aten::"):
+        record(script(tmp_path, LOOP))
+
+
+@pytest.mark.parametrize(
+    "gradients",
+    [
+        "torch.autograd.grad(model(x).square().mean(), [*model.parameters()])",
+        "torch.func.grad(lambda own: torch.func.functional_call(model, own, (x,)).mean())"
+        "(dict(model.named_parameters()))",
+    ],
+)
+def test_a_script_that_never_stops_making_gradients_without_a_step_ends(tmp_path, gradients):
+    text = f"""
+import torch
+model = torch.nn.Linear(2, 1)
+while True:  # train
+    x = torch.randn(4, 2)
+    {gradients}
+"""
+    with pytest.raises(LoadError, match="it makes gradients, but no optimiser"):
+        record(script(tmp_path, text))
+
+
+@pytest.mark.parametrize(("steps", "recordings"), [(4, 2), (6, 3), (9, 4)])
+def test_short_scripts_are_recorded_several_times(tmp_path, monkeypatch, steps, recordings):
+    begun = []
+    usual = Recording.begin
+    monkeypatch.setattr(Recording, "begin", lambda *given: begun.append(1) or usual(*given))
+    text = LOOP.replace("range(8)", f"range({steps})")
+    found = record_script(script(tmp_path, text), 3, 1, ignore)
+    assert found.timing.step_times_us
+    assert len(begun) == 1 + recordings  # the first call, too
