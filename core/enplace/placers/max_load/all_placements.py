@@ -159,12 +159,10 @@ class _Search:
                 return lean, 0.0
             plan = lean
         most_us = self._least_us * (1 + TIE)
-        return plan, find_pace_us(
-            problem, plan.device, rule, most_us=most_us, position=plan.position
-        )
+        return plan, find_pace_us(problem, plan.device, rule, most_us=most_us, order=plan)
 
     def _fits_at_its_load(self, plan: Plan) -> bool:
-        return find_fullest(self._problem, plan.device, self._rule, position=plan.position) <= 1.0
+        return find_fullest(self._problem, plan.device, self._rule, order=plan) <= 1.0
 
 
 def is_clearly_less(apart_us: float, value_us: float | None) -> bool:

@@ -267,7 +267,7 @@ class _Improver:
         excess = float(simulate(self.problem, plan).excess_bytes)
         if not self.counts_samples:
             return excess, 0.0
-        chosen = plan.device, self.rule, plan.replicas, plan.recompute, plan.pace_us, plan.position
+        chosen = plan.device, self.rule, plan.replicas, plan.recompute, plan.pace_us, plan
         return excess, max(0.0, find_fullest(self.problem, *chosen) - 1.0)
 
     def _in_some_order(self, plan: Plan) -> tuple[Plan, tuple[float, float]]:

@@ -56,13 +56,13 @@ def find_fullest(
     replicas: Replicas = (),
     recompute: tuple[int, ...] = (),
     pace_us: float = 0.0,
-    position: IntArray | None = None,
+    order: Plan | None = None,
 ) -> float:
     """Simulate a placement as a pipeline; return the largest share of memory that it needs.
 
-    Above 1, some device exceeds its memory. Without a position, ops run in the order of the graph.
+    Above 1, some device exceeds its memory. Ops run in the order of a plan if one is given.
     """
-    plan = _make_plan(problem, device, replicas, recompute, pace_us, position)
+    plan = _make_plan(problem, device, replicas, recompute, pace_us, order)
     return _find_fullest(problem, _simulate(problem, plan, rule))
 
 
@@ -74,7 +74,7 @@ def find_pace_us(
     recompute: tuple[int, ...] = (),
     *,
     most_us: float = np.inf,
-    position: IntArray | None = None,
+    order: Plan | None = None,
 ) -> float:
     """Find the pace that a plan needs for its pipeline to fit in memory.
 
@@ -90,7 +90,7 @@ def find_pace_us(
     """
 
     def fits(pace_us: float) -> bool:
-        plan = _make_plan(problem, device, replicas, recompute, pace_us, position)
+        plan = _make_plan(problem, device, replicas, recompute, pace_us, order)
         return _find_fullest(problem, _simulate(problem, plan, rule, with_room=False)) <= 1.0
 
     load_us = max_load_us(problem, device, rule, replicas, recompute)
@@ -104,9 +104,9 @@ def find_pace_us(
     slowest_us = rule.n_resources * float(loads_us.sum())
     slow_us, room_us = min(most_us, slowest_us), np.inf
     if rule.pipeline in ("1f1b", "zb-h1"):
-        plan = _make_plan(problem, device, replicas, recompute, slow_us, position)
+        plan = _make_plan(problem, device, replicas, recompute, slow_us, order)
         room_us = time_with_room_us(problem, plan, rule, slow_us)
-    step = find_step(problem, _make_plan(problem, device, replicas, recompute, 0.0))
+    step = find_step(problem, _make_plan(problem, device, replicas, recompute, 0.0, order))
     step_us = np.inf if step is None else max(step.makespan_us, load_us)
     if step_us < min(slow_us, room_us) and fits(slowest_us):
         room_us = step_us
@@ -147,9 +147,9 @@ def _make_plan(
     replicas: Replicas,
     recompute: tuple[int, ...],
     pace_us: float,
-    position: IntArray | None = None,
+    order: Plan | None = None,
 ) -> Plan:
     (plan,) = unordered(problem, device, "")
-    if position is not None:
-        plan = replace(plan, position=position)
+    if order is not None:
+        plan = replace(plan, position=order.position, policy=order.policy, links=order.links)
     return replace(plan, replicas=replicas, recompute=recompute, pace_us=pace_us)

@@ -62,7 +62,7 @@ def test_no_order_of_all_ops_needs_less_memory_than_that_of_each_stage():
     assert len(orders) < 2000
 
     def fullest(position: np.ndarray) -> float:
-        return find_fullest(problem, plan.device, USUAL, position=position)
+        return find_fullest(problem, plan.device, USUAL, order=replace(plan, position=position))
 
     needs = [fullest(np.argsort(order)) for order in orders]
     assert fullest(found.position) == min(needs) < max(needs)
@@ -71,8 +71,8 @@ def test_no_order_of_all_ops_needs_less_memory_than_that_of_each_stage():
 def test_a_plan_whose_pipeline_fits_in_one_order_only_is_found():
     free = training()
     (plan,) = unordered(free, apart(free), "")
-    orders = with_least_needs(free, plan, USUAL).position, plan.position
-    least, usual = (find_fullest(free, plan.device, USUAL, position=each) for each in orders)
+    orders = with_least_needs(free, plan, USUAL), plan
+    least, usual = (find_fullest(free, plan.device, USUAL, order=each) for each in orders)
     assert least < usual
     problem = training(round(1000 * least))
     found = place(problem, "max-load-dp", options=PlaceOptions(objective=THROUGHPUT))
