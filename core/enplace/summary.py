@@ -56,7 +56,7 @@ def worth_it(schedule: Schedule, others: Others) -> str:
     from functools import partial
 
     from enplace.placers import references
-    from enplace.placing.prices import total_price_us
+    from enplace.placing.prices import find_stock_us, total_price_us
 
     if not schedule.fits:
         return ""
@@ -66,7 +66,7 @@ def worth_it(schedule: Schedule, others: Others) -> str:
         schedule.makespan_us,
         alone.makespan_us if alone and alone.fits else math.nan,
     )
-    stock_us = _stock_us(schedule.problem)
+    stock_us = find_stock_us(schedule.problem)
     if shared is None:
         return verdict(step_us, alone_us, stock_us, about=others.why_not_shared)
     if not shared.fits:
@@ -80,17 +80,6 @@ def worth_it(schedule: Schedule, others: Others) -> str:
         about=shared.about,
         is_guess=bool(shared.guess),
     )
-
-
-def _stock_us(problem: Problem) -> float:
-    """Return the step that the framework took by itself, if it was measured on these devices.
-
-    It runs small ops in less time than the plan's ops take one by one.
-    """
-    measured = problem.measured_profile.measured
-    if problem.cluster != measured.cluster:
-        return math.nan
-    return measured.stock_step_time_us or math.nan
 
 
 def numbers(result: Result, expert: Schedule | None, whole: Sequence[str] = ()) -> dict[str, Any]:

@@ -9,6 +9,8 @@ more than a guess, but it counts in the choice of a plan (:mod:`enplace.placing.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from enplace.text import ms
@@ -53,6 +55,17 @@ def total_price_us(schedule: Schedule) -> float:
     """Return what all transfers of a plan may cost besides."""
     price = price_us(schedule.problem)[schedule.transfer_from, schedule.transfer_to]
     return float(price.sum())
+
+
+def find_stock_us(problem: Problem) -> float:
+    """Return the step that the framework took by itself, if it was measured on these devices.
+
+    NaN if not. The framework runs small ops in less time than a plan's ops take one by one.
+    """
+    measured = problem.measured_profile.measured
+    if problem.cluster != measured.cluster:
+        return math.nan
+    return measured.stock_step_time_us or math.nan
 
 
 def about_price(schedule: Schedule) -> str:

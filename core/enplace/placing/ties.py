@@ -32,7 +32,7 @@ from enplace.machine.pipelines.pipeline import planned_rule, simulate_pipeline
 from enplace.machine.subgraphs import count_returns
 from enplace.placing.candidates import unordered
 from enplace.placing.incumbents import BETTER
-from enplace.placing.prices import FAR_FEWER, FEW, MOST, PRICE_US, price_us
+from enplace.placing.prices import FAR_FEWER, FEW, MOST, PRICE_US, find_stock_us, price_us
 from enplace.placing.rebalance import TIE, Around, exchanged, in_order, with_fewer_transfers
 from enplace.placing.settle import by_placed_rank, settle
 from enplace.placing.small import find_roomiest, is_small
@@ -207,7 +207,11 @@ class _Choice:
             plan = replace(schedule.plan, method=given.method, note=given.note)
             self._note_lean(self._rate(replace(schedule, plan=plan)))
         lean = self._leanest
-        if lean is not None and lean.charged_us <= self._best.charged_us * (1 + TIE):
+        if lean is None:
+            return
+        known_us = find_stock_us(self._problem) if lean.n_devices == 1 else np.nan
+        charged_us = np.fmin(lean.charged_us, known_us)
+        if charged_us <= self._best.charged_us * (1 + TIE):
             self._best = lean
 
     def _note_lean(self, found: _Rated) -> None:
