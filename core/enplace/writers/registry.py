@@ -20,6 +20,10 @@ def _fits(result: Result) -> str:
     return ""
 
 
+def _nothing(_: Result) -> Sequence[str]:
+    return ()
+
+
 NOWHERE = r"(?!)"
 """A mark that no file has."""
 
@@ -47,6 +51,8 @@ class Exporter:
     mark : str
         A regular expression for what such a file has near its beginning or its end, and a file of
         another program has not. Only a file with it is replaced without being asked.
+    about : callable
+        Takes a result, and returns lines for people about the file that was written.
     """
 
     name: str
@@ -59,6 +65,7 @@ class Exporter:
     save: Save | None = None
     is_folder: bool = False
     mark: str = NOWHERE
+    about: Callable[[Result], Sequence[str]] = _nothing
 
     def write_to(self, path: str | os.PathLike[str], result: Result) -> Sequence[str]:
         """Write the file or the folder; return lines for people.
@@ -71,7 +78,7 @@ class Exporter:
         if self.save is not None:
             return self.save(result, os.fspath(path))
         write_atomically(path, self.text(result))
-        return []
+        return self.about(result)
 
     def text(self, result: Result) -> str:
         """Return the text of the file.

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from enplace.files.writing import write_atomically
 from enplace.names.passes import split_pass
 from enplace.names.scopes import INPUT
 from enplace.text import listed
@@ -113,17 +112,18 @@ def _why_not_shared(profile: Profile, device: Sequence[int]) -> str:
     return ""
 
 
-def save_map(result: Result, path: str) -> list[str]:
-    """Write the map as JSON, for ``device_map=`` of accelerate and transformers.
+def write_map(result: Result) -> str:
+    """Return the map as JSON, for ``device_map=`` of accelerate and transformers."""
+    return f"{json.dumps(device_map(result), indent=2)}\n"
 
-    Returns
-    -------
-    list of str
-        A line for people if layers go to and fro between devices, as accelerate hides no transfer.
+
+def about_map(result: Result) -> list[str]:
+    """Say that layers go to and fro between devices; empty if they do not.
+
+    Accelerate hides no transfer.
     """
-    placed = device_map(result)
-    write_atomically(path, f"{json.dumps(placed, indent=2)}\n")
-    layers = [device for name, device in placed.items() if name.rpartition(".")[2].isdecimal()]
+    placed = device_map(result).items()
+    layers = [device for name, device in placed if name.rpartition(".")[2].isdecimal()]
     turns = sum(a != b for a, b in pairwise(layers))
     if turns < len({*layers}):
         return []

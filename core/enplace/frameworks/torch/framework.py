@@ -9,7 +9,13 @@ from pathlib import Path
 from enplace.errors import FileError
 from enplace.frameworks.framework import Framework, ModelKind, explain_script_end
 from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
-from enplace.frameworks.torch.device_map import find_blocks, find_modules, save_map, why_no_map
+from enplace.frameworks.torch.device_map import (
+    about_map,
+    find_blocks,
+    find_modules,
+    why_no_map,
+    write_map,
+)
 from enplace.frameworks.torch.exports import EXPORTERS
 from enplace.frameworks.wishes import (
     GRAPH_BATCH_SIZE,
@@ -138,8 +144,9 @@ FRAMEWORK = Framework(
             "device-map",
             "Device map of accelerate",
             ".json",
-            save=save_map,
+            write_map,
             why_not=why_no_map,
+            about=about_map,
             mark=r'^\{\s*"[^"]*": (\d+|"cpu")[,\s]',
         ),
         *EXPORTERS,

@@ -4,14 +4,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from enplace.frameworks.registry import frameworks
+from enplace.frameworks.registry import exporters, frameworks
 from enplace.frameworks.roofline import GPUS
 from enplace.frameworks.torch.device_map import (
     block_of,
     device_map,
     find_blocks,
     folded,
-    save_map,
     why_no_map,
 )
 from enplace.frameworks.torch.measure.measure import estimated_profile
@@ -49,13 +48,13 @@ def test_a_plan_becomes_a_device_for_each_module_with_tied_ones_alike(problem):
 
 
 def test_a_map_whose_layers_go_to_and_fro_says_so(problem, tmp_path, monkeypatch):
-    path = tmp_path / "map.json"
     result = result_of(problem, lambda scope: "blocks_0" in scope)
-    assert save_map(result, str(path)) == []
+    exporter, path = exporters()["device-map"], tmp_path / "map.json"
+    assert exporter.write_to(path, result) == []
     assert json.loads(path.read_text()) == device_map(result)
     turned = {f"blocks.{number}": number % 2 for number in range(4)}
     monkeypatch.setattr("enplace.frameworks.torch.device_map.device_map", lambda _: turned)
-    (note,) = save_map(result, str(path))
+    (note,) = exporter.write_to(path, result)
     assert "the device changes 3 times" in note
 
 
