@@ -26,6 +26,8 @@ _NOT_WRITABLE = (
     "script write elsewhere, or after it has trained"
 )
 
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+
 
 def run_program(source: Source) -> None:
     """Run a script as ``python SCRIPT`` does, a module as ``python -m MODULE`` does."""
@@ -79,7 +81,7 @@ def failed_line(source: Source, error: BaseException) -> str:
 def why_failed(
     source: Source, error: BaseException, line: str, usual_mend: str = "correct the script"
 ) -> str:
-    """Print the script's own traceback; return the reason in one line.
+    """Print the script's own traceback without Enplace's frames; return the reason in one line.
 
     Parameters
     ----------
@@ -90,10 +92,11 @@ def why_failed(
     """
     frames = list(traceback.walk_tb(error.__traceback__))
     own = [i for i, (frame, _) in enumerate(frames) if _is_of(source, frame)]
-    trace = error.__traceback__
-    for _ in range(own[0] if own else 0):
-        trace = trace and trace.tb_next
-    traceback.print_exception(error.with_traceback(trace))
+    shown = traceback.TracebackException.from_exception(error)
+    of_script = [*shown.stack][own[0] :] if own else []
+    kept = [each for each in of_script if not each.filename.startswith(_PACKAGE)]
+    shown.stack = traceback.StackSummary.from_list(kept)
+    print("".join(shown.format()), end="", file=sys.stderr)
     place = _innermost(source, frames)
     if isinstance(error, ModuleNotFoundError):
         return f"{place}: it needs the module '{error.name}', which is not installed; install it"

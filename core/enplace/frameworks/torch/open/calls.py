@@ -27,6 +27,7 @@ from enplace.files.reading import read_bytes
 from enplace.frameworks.programs import current_line
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.open.whole import check_whole
+from enplace.frameworks.torch.record.modules import unwrapped
 from enplace.frameworks.torch.record.recording import EnoughError, Recorded, Recording, Wanted
 from enplace.frameworks.torch.record.storages import shape_of
 from enplace.frameworks.torch.record.timing import Clock
@@ -62,7 +63,7 @@ class Calls:
         self._recording = Recording(clock, lambda: current_line(source))
         self._wanted, self._ends = wanted, ends
         self._hooks = ExitStack()
-        self._names: dict[str, None] = {}
+        self._names: dict[int, str] = {}
         self._model: torch.nn.Module | None = None
         self._size = self._calls = self._plain = self._again = 0
         self._step: Step | None = None
@@ -85,7 +86,11 @@ class Calls:
     def recorded(self, is_compiled: bool) -> Recorded:
         """Return the call that counts."""
         assert self._step is not None
-        others = [name for name in self._names if name != self._step.name]
+        own = self._step.name
+        others = [*dict.fromkeys(
+            f"another {name}" if name == own else name
+            for number, name in self._names.items() if number != id(self._model)
+        )]  # fmt: skip
         about = [f"A forward pass of {self._step.name} was recorded: its call {self._of_call:,}."]
         if others:
             about.append(f"Calls of {listed(others[:5])} are not in it.")
@@ -140,7 +145,7 @@ class Calls:
         self, module: torch.nn.Module, size: int, shape: tuple[int, ...]
     ) -> Iterator[None]:
         """Record or time a call, or let it run."""
-        self._names[type(module).__name__] = None
+        self._names[id(module)] = type(unwrapped(module)).__name__
         if size > self._size:
             self._model, self._size, self._step = module, size, None
             self._calls = self._plain = self._again = 0

@@ -7,6 +7,7 @@ lets it go on: a number is 1, a yes or no is no, and a mask takes all rows.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -24,10 +25,11 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 from torch.utils.weak import WeakIdKeyDictionary
 
+from enplace.frameworks.programs import current_line
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.open.scripts import OF_STEPS, Watch, run_watched
 from enplace.frameworks.torch.record.recorder import check_hooks, run_parts
-from enplace.frameworks.torch.record.recording import Recorded, Wanted
+from enplace.frameworks.torch.record.recording import LoadError, Recorded, Wanted
 from enplace.frameworks.torch.record.storages import is_sparse
 from enplace.frameworks.torch.record.timing import Clock
 from enplace.processes.worker import Report
@@ -52,7 +54,7 @@ def record_on_fake_tensors(source: Source, report: Report) -> Recorded:
     check_hooks(*OF_STEPS, *OF_FAKES)
     watch = Watch(source, Clock, Wanted(0, 0, report))
     watch.mend = _MEND
-    with fake_tensors() as answers:
+    with fake_tensors(lambda: current_line(source)) as answers:
         run_watched(source, watch)
     found = watch.recorded()
     return replace(found, about=(*found.about, _SPARSE)) if answers.saw_sparse else found
@@ -74,13 +76,13 @@ OF_FAKES = (
 
 
 @contextmanager
-def fake_tensors() -> Iterator[_Answers]:
-    """Make all tensors fake within the block."""
+def fake_tensors(line: Callable[[], str] = str) -> Iterator[_Answers]:
+    """Make all tensors fake within the block; ``line`` names the line of the script that runs."""
     with ExitStack() as stack:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         # Libraries that see a fake tensor believe that they are compiled, and choose other kernels.
         stack.enter_context(patch.object(torch._subclasses, "FakeTensor", _Nothing))
-        answers = stack.enter_context(_Answers())
+        answers = stack.enter_context(_Answers(line))
         stack.enter_context(patch.object(torch.nn.Module, "_apply", _apply))
         stack.enter_context(patch.object(DataLoader, "__init__", _load_here(DataLoader.__init__)))
         step = patch.object(torch.amp.GradScaler, "_maybe_opt_step", _step_anyway)
@@ -191,9 +193,11 @@ class _Answers(TorchDispatchMode):
         Whether an op was given a sparse tensor.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, line: Callable[[], str]) -> None:
         super().__init__()
         self.saw_sparse = False
+        self._line = line
+        self._asked: Counter[str] = Counter()
         self._yes: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def __torch_dispatch__(
@@ -204,6 +208,7 @@ class _Answers(TorchDispatchMode):
             return parts
         self.saw_sparse |= any(isinstance(e, torch.Tensor) and is_sparse(e) for e in args)
         if func is _aten._local_scalar_dense.default:
+            self._count()
             return True if args[0] in self._yes else _answer(args[0].dtype)
         if func in (_aten.all.default, _aten.all.dim, _aten._is_all_true.default):
             made = func(*args, **kwargs)
@@ -231,6 +236,21 @@ class _Answers(TorchDispatchMode):
         if func is _aten.index.Tensor:
             args = (args[0], _all_rows(args[1]), *args[2:])
         return func(*args, **kwargs)
+
+    def _count(self) -> None:
+        """End a loop that waits for another answer."""
+        line = self._line()
+        self._asked[line] += 1
+        if self._asked[line] > MOST_ASKED:
+            raise LoadError(
+                f"{line}: it has asked for a value {MOST_ASKED:,} times, as if it waited for "
+                f"another one; in an estimate each number is 1, and each condition false, so "
+                f"profile it on a device without --estimate"
+            )
+
+
+MOST_ASKED = 50_000
+"""A line of a script asks for the values of fewer tensors, in loops over its data for example."""
 
 
 def _unique(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from itertools import chain
+from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 from unittest.mock import patch
 
@@ -164,7 +165,7 @@ class Watch:
         self._step: Step | None = None
         self._plain, self._again = 0, -1
         self._report_at = 0.0
-        self._is_done = self._is_compiled = False
+        self._is_done = self._is_compiled = self._starts_processes = False
 
     @property
     def has_step(self) -> bool:
@@ -194,6 +195,12 @@ class Watch:
                 "it makes gradients, but no optimiser of torch.optim makes a step; let one update "
                 "the parameters, or record a forward pass alone with --forward"
             )
+        if self._starts_processes:
+            return (
+                "it starts other processes, and Enplace records only the script's own: it ended "
+                "without a step of an optimiser, and called no model; let the script call its "
+                "function for training itself, on one device"
+            )
         return (
             "it ended without a step of an optimiser of torch.optim and called no model; open the "
             "script that trains or serves one"
@@ -208,6 +215,8 @@ class Watch:
         """Watch every optimiser within the block."""
         with ExitStack() as stack:
             stack.enter_context(self._calls.hooked())
+            start = patch.object(BaseProcess, "start", self._noted(BaseProcess.start))
+            stack.enter_context(start)
             for hook in (
                 ()
                 if self._forward
@@ -219,6 +228,14 @@ class Watch:
                 stack.callback(hook.remove)
             stack.callback(self._recording.stop)
             yield
+
+    def _noted(self, usual: Any) -> Any:
+        @wraps(usual)
+        def start(process: BaseProcess) -> None:
+            self._starts_processes = True
+            usual(process)
+
+        return start
 
     def _begin(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if wraps_another(optimizer):

@@ -625,3 +625,53 @@ def test_short_scripts_are_recorded_several_times(tmp_path, monkeypatch, steps, 
     found = record_script(script(tmp_path, text), 3, 1, ignore)
     assert found.timing.step_times_us
     assert len(begun) == 1 + recordings  # the first call, too
+
+
+TWINS = """
+import torch
+
+class Tower(torch.nn.Linear):
+    pass
+
+text, image = torch.compile(Tower(4, 4).eval()), Tower(4, 4).eval()
+with torch.no_grad():
+    for _ in range(12):
+        text(torch.randn(2, 4)), image(torch.randn(2, 4))
+"""
+
+
+def test_a_compiled_model_and_another_of_its_class_are_told_apart(tmp_path):
+    about = record_script(script(tmp_path, TWINS), 1, 0, ignore).about
+    assert about[1:] == ("Calls of another Tower are not in it.",)
+    alone = TWINS.replace(", image(torch.randn(2, 4))", "")
+    assert len(record_script(script(tmp_path, alone), 1, 0, ignore).about) == 1
+
+
+def test_a_script_that_leaves_its_work_to_other_processes_is_told_so(tmp_path):
+    text = """
+import multiprocessing
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=print)
+    child.start()
+    child.join()
+"""
+    with pytest.raises(LoadError, match="it starts other processes"):
+        record(script(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    "text", ["import torch\nmodel = (3\n", "import torch\ntorch.ones(2, 'x')\n"]
+)
+def test_what_is_printed_of_a_failure_shows_the_script_alone(tmp_path, capsys, text):
+    with pytest.raises(LoadError, match=r"train\.py"):
+        record(script(tmp_path, text))
+    printed = capsys.readouterr().err
+    assert "train.py" in printed
+    assert "enplace" not in printed
+
+
+def test_a_loop_that_waits_for_a_value_ends_in_an_estimate(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[record_on_fake_tensors.__module__], "MOST_ASKED", 100)
+    text = "import torch\nwhile not torch.randn(4).mean() > -10:\n    pass\n"
+    with pytest.raises(LoadError, match=r"train\.py, line 2: it has asked .* without --estimate"):
+        record_on_fake_tensors(script(tmp_path, text), ignore)
