@@ -499,9 +499,16 @@ def test_a_function_that_another_pytorch_lacks_is_named(monkeypatch, name):
     ],
 )
 def test_what_cannot_be_imported_from_another_pytorch_is_named(monkeypatch, name):
-    for each in [*sys.modules]:
-        if each.startswith("enplace.frameworks.torch."):
-            monkeypatch.delitem(sys.modules, each)
+    known = {
+        key: each
+        for key, each in sys.modules.items()
+        if key.startswith("enplace.frameworks.torch.")
+    }
+    for key, each in known.items():  # an import anew replaces it in its package, too
+        package, _, last = key.rpartition(".")
+        monkeypatch.setattr(known.get(package) or sys.modules[package], last, each)
+    for key in known:
+        monkeypatch.delitem(sys.modules, key)
     monkeypatch.delattr(name)
     last = name.rpartition(".")[2]
     with pytest.raises(EnplaceError, match=f"has no {last}; use another version: 2.6"):
