@@ -42,7 +42,8 @@ from enplace.placers.batch_shares import (
     count_turns,
     samples_of,
 )
-from enplace.text import count, listed, percent
+from enplace.placing.prices import TOLD, price_us
+from enplace.text import count, listed, ms, percent
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import device_label
 from enplace.values.op_kinds import OpKind, OpPass
@@ -56,6 +57,8 @@ MANY = 1 << 20
 
 UNTOLD = 0.25
 """A prediction is a guess if kinds of ops say nothing about more than this share of the time."""
+
+NO_TIMES = "Data parallelism is not predicted: no op has a time on a GPU."
 
 UNKNOWN = (
     "Data parallelism is not predicted: no op is known to work on samples "
@@ -231,6 +234,8 @@ def why_not_mirrored(problem: Problem) -> str:
     profile, cluster = problem.measured_profile, problem.cluster
     if len(cluster.gpus) < 2:
         return ""
+    if not _has_times(problem):
+        return NO_TIMES
     if not _known_to_work(profile).any():
         return UNKNOWN
     steps = ReplicaSteps(profile, cluster, MANY, lambda: False)
@@ -244,7 +249,7 @@ def _predicted(
 ) -> Replicas | None:
     cluster, profile = problem.cluster, problem.measured_profile
     samples = profile.measured.batch_size
-    if number < 2 or not _known_to_work(profile).any():
+    if number < 2 or not (_has_times(problem) and _known_to_work(profile).any()):
         return None
     size = len(cluster.gpus) // number
     groups = [tuple(cluster.gpus[i * size : (i + 1) * size]) for i in range(number)]
@@ -276,7 +281,36 @@ def _predicted(
     )
     if len(replicas) < max(len(taking), 2):
         return None
-    return Replicas(cluster, replicas, n_bytes // size, sum_us(list(taking)), guess, is_best)
+    ringed_us = sum_us(list(taking))
+    step_us = max(each.step_time_us for each in replicas) + ringed_us
+    guess = " ".join(filter(None, (guess, _about_sends(problem, list(taking), step_us))))
+    return Replicas(cluster, replicas, n_bytes // size, ringed_us, guess, is_best)
+
+
+def _has_times(problem: Problem) -> bool:
+    """Whether any op may run on the devices that replicas would have."""
+    return bool(np.isfinite(problem.time_us[:, problem.cluster.gpus]).any())
+
+
+def _about_sends(problem: Problem, groups: Sequence[Gpus], step_us: float) -> str:
+    """Say what sending gradients may cost besides; empty if it matters little, or was measured."""
+    gpus = [gpu for group in groups for gpu in group]
+    price = float(price_us(problem)[np.ix_(gpus, gpus)].max())
+    cost_us = 2 * (len(groups) - 1) * price * _count_sums(problem.measured_profile)
+    if cost_us <= TOLD * step_us:
+        return ""
+    return (
+        f"Over links that nobody has measured, sending its gradients may take {ms(cost_us)} more."
+    )
+
+
+def _count_sums(profile: Profile) -> int:
+    """Count the gradients that replicas sum; 1 if kinds of ops do not tell."""
+    if not gradient_bytes(profile):
+        return 0
+    carries, fed = samples_of(profile)
+    sums = (fed & ~carries)[profile.tensor_op] & (profile.tensor_output != CONTROL)
+    return max(1, int(np.count_nonzero(profile.tensor_bytes[sums])))
 
 
 def _are_alike(steps: ReplicaSteps, cluster: Cluster, groups: Sequence[Gpus]) -> bool:

@@ -18,6 +18,7 @@ from enplace.placers.data_parallel import (
     mirrored,
     why_not_mirrored,
 )
+from enplace.readers.clusters import presets
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from enplace.values.profile import make_profile
@@ -293,7 +294,7 @@ def test_a_table_that_a_lookup_holds_does_not_hide_the_samples():
 
 def test_a_prediction_is_a_guess_where_types_say_little():
     profile = training()
-    assert not mirrored(Problem(profile, gpus(2))).guess
+    assert "guess" not in mirrored(Problem(profile, gpus(2))).guess
     types = tuple("LSTMCell" if each == "MatMul" else each for each in profile.op_types)
     cells = replace(profile, op_types=types)
     assert mirrored(Problem(cells, gpus(2))) is None
@@ -301,6 +302,25 @@ def test_a_prediction_is_a_guess_where_types_say_little():
     guess = mirrored(Problem(replace(profile, op_types=relu), gpus(2))).guess
     assert "This is a guess" in guess
     assert "such as LSTMCell" in guess
+
+
+def test_what_sending_gradients_may_cost_is_told_where_no_one_measured_it():
+    """Two replicas, 2 (n - 1) sends of 10 µs for one gradient; 5 % of 10 ms hide them."""
+    profile = training()
+    assert (
+        "sending its gradients may take 0.020 ms more" in mirrored(Problem(profile, gpus(2))).guess
+    )
+    long = replace(profile, time_us=profile.time_us * 1000)
+    assert not mirrored(Problem(long, gpus(2))).guess
+
+
+def test_without_times_on_gpus_there_is_no_prediction():
+    profile = training()
+    on_cpus = np.stack([np.full(profile.n_ops, np.nan), profile.time_us[:, 0]], axis=1)
+    cluster = presets()["v100-2-pcie"]
+    problem = Problem(replace(profile, time_us=on_cpus), cluster)
+    assert mirrored(problem) is None
+    assert "no op has a time on a GPU" in why_not_mirrored(problem)
 
 
 def test_gradients_that_no_kind_tells_are_as_large_as_the_weights():
