@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -294,6 +295,7 @@ def samples_that_fill(problem: Problem, rule: LoadRule) -> int:
     return rule.microbatches if rule.pipeline == "gpipe" else 3 * problem.cluster.n_devices
 
 
+@lru_cache(maxsize=1)  # the text, the numbers and the mends of one answer ask for it
 def fill_pipeline(problem: Problem, plan: Plan) -> PipelineSchedule | None:
     """Simulate a plan for throughput in training with as many samples as it ever holds.
 
