@@ -29,7 +29,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,13 +44,14 @@ from enplace.placers.batch_shares import (
 )
 from enplace.placing.prices import TOLD, price_us
 from enplace.text import count, listed, ms, percent
+from enplace.values.arrays import IntArray
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import device_label
 from enplace.values.op_kinds import OpKind, OpPass
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import CONTROL, Profile
 from enplace.values.schedule import Schedule
-from enplace.values.splits import data_edges
+from enplace.values.splits import carries_samples, data_edges
 
 MANY = 1 << 20
 """Parts of a batch whose number of samples is unknown: its shares need not be whole samples."""
@@ -281,10 +282,9 @@ def _predicted(
     )
     if len(replicas) < max(len(taking), 2):
         return None
-    ringed_us = sum_us(list(taking))
-    step_us = max(each.step_time_us for each in replicas) + ringed_us
-    guess = " ".join(filter(None, (guess, _about_sends(problem, list(taking), step_us))))
-    return Replicas(cluster, replicas, n_bytes // size, ringed_us, guess, is_best)
+    found = Replicas(cluster, replicas, n_bytes // size, sum_us(list(taking)), guess, is_best)
+    about = _about_sends(problem, found) if n_bytes else ""
+    return replace(found, guess=" ".join(filter(None, (guess, about))))
 
 
 def _has_times(problem: Problem) -> bool:
@@ -292,25 +292,17 @@ def _has_times(problem: Problem) -> bool:
     return bool(np.isfinite(problem.time_us[:, problem.cluster.gpus]).any())
 
 
-def _about_sends(problem: Problem, groups: Sequence[Gpus], step_us: float) -> str:
+def _about_sends(problem: Problem, found: Replicas) -> str:
     """Say what sending gradients may cost besides; empty if it matters little, or was measured."""
-    gpus = [gpu for group in groups for gpu in group]
+    gpus = [gpu for each in found.replicas for gpu in each.gpus]
     price = float(price_us(problem)[np.ix_(gpus, gpus)].max())
-    cost_us = 2 * (len(groups) - 1) * price * _count_sums(problem.measured_profile)
-    if cost_us <= TOLD * step_us:
+    n_gradients = max(1, int(np.count_nonzero(_sums(problem.measured_profile))))
+    cost_us = 2 * (found.number - 1) * price * n_gradients
+    if cost_us <= TOLD * found.step_time_us:
         return ""
     return (
         f"Over links that nobody has measured, sending its gradients may take {ms(cost_us)} more."
     )
-
-
-def _count_sums(profile: Profile) -> int:
-    """Count the gradients that replicas sum; 1 if kinds of ops do not tell."""
-    if not gradient_bytes(profile):
-        return 0
-    carries, fed = samples_of(profile)
-    sums = (fed & ~carries)[profile.tensor_op] & (profile.tensor_output != CONTROL)
-    return max(1, int(np.count_nonzero(profile.tensor_bytes[sums])))
 
 
 def _are_alike(steps: ReplicaSteps, cluster: Cluster, groups: Sequence[Gpus]) -> bool:
@@ -371,11 +363,17 @@ def gradient_bytes(profile: Profile) -> int:
 
 def _summed_bytes(profile: Profile) -> int:
     """Sum what ops sum over samples; 0 if kinds do not tell, or without updates."""
-    carries, fed = samples_of(profile)
-    if not _has_updates(profile) or _mix_gradients(profile, carries):
+    if not _has_updates(profile) or _mix_gradients(profile, carries_samples(profile)):
         return 0
+    return int(_sums(profile).sum())
+
+
+def _sums(profile: Profile) -> IntArray:
+    """Return the bytes of each tensor that an op sums over samples."""
+    carries, fed = samples_of(profile)
     sums = (fed & ~carries)[profile.tensor_op] & (profile.tensor_output != CONTROL)
-    return int(profile.tensor_bytes[sums].sum())
+    found: IntArray = profile.tensor_bytes[sums]
+    return found
 
 
 def _mix_gradients(profile: Profile, carries: BoolArray) -> bool:
