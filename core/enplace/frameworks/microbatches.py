@@ -14,6 +14,7 @@ import numpy as np
 from enplace.errors import PipelineError
 from enplace.frameworks.wishes import MICROBATCHES, ORDER, OWN_STATISTICS, PIPELINE
 from enplace.machine.pipelines.pipeline import KINDS, PipelineSchedule
+from enplace.machine.pipelines.stages import number_of_stage
 from enplace.option import Value
 from enplace.text import listed
 from enplace.values.arrays import inverse
@@ -193,15 +194,12 @@ def _slots_us(schedule: PipelineSchedule, n_ops: int) -> tuple[FloatArray, Float
     """Find when the slot of each op begins and ends, by micro-batch, and the op's stage."""
     start_us = np.zeros((n_ops, schedule.n_microbatches))
     finish_us = start_us.copy()
-    stage = np.zeros(n_ops, dtype=np.int64)
-    for number, each in enumerate(schedule.stages):
-        stage[each.ops] = number
     for slots in schedule.computing:
         for slot in slots:
             ops = schedule.stages[slot.stage].ops
             start_us[ops, slot.microbatch] = slot.start_us
             finish_us[ops, slot.microbatch] = slot.finish_us
-    return start_us, finish_us, stage
+    return start_us, finish_us, number_of_stage(schedule.stages, n_ops)
 
 
 def _wait_for_slots(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from enplace.machine import critical_path
 from enplace.machine.op_passes import backward_ops
-from enplace.machine.pipelines.stages import stages_of
+from enplace.machine.pipelines.stages import number_of_stage, stages_of
 from enplace.machine.subgraphs import find_subgraphs
 from enplace.names.group_facts import device_shares
 from enplace.names.groups import Grouping
@@ -81,13 +81,12 @@ def plan_stages(schedule: Schedule) -> PlanStages:
     problem = schedule.problem
     backward = backward_ops(problem)
     found = stages_of(problem, schedule.plan, backward.astype(np.int64))
-    stages, of_op = [], np.zeros(problem.profile.n_ops, dtype=np.int64)
+    stages = []
     for at, stage in enumerate(found):
-        of_op[stage.ops] = at
         where = ", ".join(device_label(problem.cluster.devices[d].name) for d in stage.devices)
         way = ("backward" if stage.backward else "forward") if backward.any() else ""
         stages.append(StageFact(at + 1, stage.devices, stage.backward, where, way))
-    return PlanStages(tuple(stages), of_op)
+    return PlanStages(tuple(stages), number_of_stage(found, problem.profile.n_ops))
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,7 +57,7 @@ from enplace.machine.pipelines.stage_peaks import (
     last_of,
     run_in_order,
 )
-from enplace.machine.pipelines.stages import FORWARD, Stage
+from enplace.machine.pipelines.stages import FORWARD, Stage, number_of_stage
 from enplace.values.memory import MemoryCurve
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
@@ -243,9 +243,7 @@ def find_holds(problem: Problem, plan: Plan, stages: Sequence[Stage], *, overlap
     """
     problem = hold_bases(problem, plan.device)
     profile = problem.profile
-    stage_of = np.zeros(profile.n_ops, dtype=np.int64)
-    for number, stage in enumerate(stages):
-        stage_of[stage.ops] = number
+    stage_of = number_of_stage(stages, profile.n_ops)
     first = [stage.devices[0] for stage in stages]
     repeated = find_repeated(stages, recomputing(problem, plan.device, plan.recompute))
     repeats = {first[number]: number for number in repeated}

@@ -15,7 +15,7 @@ import numpy as np
 from enplace.machine import simulate
 from enplace.machine.pipelines.loads import COMPUTE, IN, OUT
 from enplace.machine.pipelines.memory import counts_whole_nodes
-from enplace.machine.pipelines.stages import Stage
+from enplace.machine.pipelines.stages import Stage, number_of_stage
 from enplace.values.memory import MemoryCurve
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -41,9 +41,7 @@ def find_step(problem: Problem, plan: Plan) -> Schedule | None:
 def spans_of_step(step: Schedule, stages: Sequence[Stage]) -> list[Span]:
     """List when devices compute for the stages of a plan in a step, send and receive."""
     profile, device = step.problem.profile, step.plan.device
-    stage = np.zeros(profile.n_ops, dtype=np.int64)
-    for number, each in enumerate(stages):
-        stage[each.ops] = number
+    stage = number_of_stage(stages, profile.n_ops)
     tensor, to = step.transfer_tensor, step.transfer_to
     maker = profile.tensor_op[tensor]
     first = np.full((profile.n_tensors, step.problem.cluster.n_devices), len(stages))

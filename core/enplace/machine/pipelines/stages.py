@@ -6,6 +6,7 @@ stages, one for each virtual device (Fig. 5b).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,6 +122,14 @@ def stages_of(problem: Problem, plan: Plan, passes: IntArray | None = None) -> t
             )
         )
     return tuple(found)
+
+
+def number_of_stage(stages: Sequence[Stage], n_ops: int) -> IntArray:
+    """Return the number of each op's stage; shape (n_ops,)."""
+    number = np.zeros(n_ops, dtype=np.int64)
+    for at, stage in enumerate(stages):
+        number[stage.ops] = at
+    return number
 
 
 def _run_forward_again(
