@@ -153,7 +153,7 @@ def find_corrections(
     """
     change = np.zeros(len(steps.op) + 1, dtype=np.int64)
     stage_of_step = np.repeat(np.arange(len(steps.ptr) - 1), np.diff(steps.ptr))
-    for number in (0, 1):
+    for number in range(max(map(len, lives.values()), default=0)):
         row = _find_row(problem, device, steps, stage_of_step, use, added, holds, lives, number)
         made, freed = row.made_at >= 0, row.freed_at >= 0
         at, n_bytes = row.made_at[made], row.n_bytes[made]
