@@ -271,7 +271,7 @@ def find_holds(problem: Problem, plan: Plan, stages: Sequence[Stage], *, overlap
     steps = run_in_order(profile, plan, stages, repeated)
     corrections = find_corrections(problem, plan.device, steps, use_of, added, sample_holds, lives)
     for number, n_bytes in enumerate(corrections.tolist()):
-        holds[first[number]][_Hold((number, COMPUTE), ((number, COMPUTE),))] += n_bytes
+        holds[first[number]][_while_computing(number)] += n_bytes
     return holds
 
 
@@ -280,10 +280,11 @@ def needs_within_bytes(stages: Sequence[Stage], holds: Holds) -> list[int]:
 
     Negative where not all of its tensors exist at once.
     """
-    while_computing = [_Hold((n, COMPUTE), ((n, COMPUTE),)) for n in range(len(stages))]
-    return [
-        holds[stage.devices[0]][hold] for stage, hold in zip(stages, while_computing, strict=True)
-    ]
+    return [holds[stage.devices[0]][_while_computing(n)] for n, stage in enumerate(stages)]
+
+
+def _while_computing(stage: int) -> _Hold:
+    return _Hold((stage, COMPUTE), ((stage, COMPUTE),))
 
 
 def hold_bases(problem: Problem, device: IntArray) -> Problem:
@@ -329,18 +330,22 @@ def added_at_once(problem: Problem, device: IntArray) -> BoolArray:
     profile = problem.profile
     crosses = np.zeros(profile.n_tensors, dtype=bool)
     crosses[profile.edge_tensor[device[profile.edge_source] != device[profile.edge_op]]] = True
+    summed = _summed(profile)
     if is_step_of_its_own(problem, device):
-        return crosses & once_per_step(profile) & ~given_by_variables(profile)
+        return crosses & summed
     stays = crosses | (np.diff(profile.hold_ptr) > 0)
-    stays &= once_per_step(profile) & ~given_by_variables(profile)
-    return stays | added_by_stages(problem)
+    return (stays & summed) | added_by_stages(problem)
 
 
 def added_by_stages(problem: Problem) -> BoolArray:
     """Find the gradients that are summed wherever samples return to several devices."""
     profile = problem.profile
-    found = once_per_step(profile) & ~given_by_variables(profile)
-    return found & ~optimiser_ops(problem)[profile.tensor_op]
+    return _summed(profile) & ~optimiser_ops(problem)[profile.tensor_op]
+
+
+def _summed(profile: Profile) -> BoolArray:
+    """Find the tensors of which a step has one for all samples, besides its variables."""
+    return once_per_step(profile) & ~given_by_variables(profile)
 
 
 def is_step_of_its_own(problem: Problem, device: IntArray) -> bool:
