@@ -8,7 +8,7 @@ import numpy as np
 
 from enplace.machine.latency import latency_us
 from enplace.placers.latency.evaluate import evaluate_all, lay_out, new_scratch
-from enplace.placers.latency.groups import build_groups
+from enplace.placers.latency.groups import build_groups, place_of_devices
 from enplace.placing.rebalance import TIE
 from enplace.placing.small import MOST_TIED, Placements
 from enplace.placing.stop import Stop
@@ -64,13 +64,11 @@ def find_best(problem: Problem, q: int, stop: Stop) -> list[Plan] | None:
 
 def _evaluate(problem: Problem, device: IntArray, q: int) -> tuple[FloatArray, IntArray]:
     """Return the least latency of each placement, and the subgraphs of its ops."""
-    groups, cluster = build_groups(problem), problem.cluster
-    place_of = np.full(cluster.n_devices, groups.cpu)
-    place_of[cluster.gpus] = np.arange(len(cluster.gpus))
+    groups = build_groups(problem)
     # Each op is moved by itself: those of a unit may be in several subgraphs.
     graph = lay_out(groups)._replace(group=np.arange(groups.n_ops))
     us, slots = np.empty(len(device)), np.zeros(device.shape, np.int64)
-    places = np.ascontiguousarray(place_of[device][:, groups.op])
+    places = np.ascontiguousarray(place_of_devices(problem.cluster)[device][:, groups.op])
     evaluate_all(graph, new_scratch(groups, q), places, q, us, slots)
     subgraph = np.empty_like(slots)
     subgraph[:, groups.op] = slots

@@ -16,6 +16,7 @@ from enplace.machine.op_passes import backward_ops
 from enplace.placers.max_load.table.hyperedges import find_cut_costs
 from enplace.placers.max_load.table.orders import order_depth_first
 from enplace.values.arrays import inverse
+from enplace.values.cluster import Cluster
 from enplace.values.components import components, strong_components
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -104,6 +105,13 @@ def build_groups(problem: Problem) -> Groups:
         capacity,
         *find_cut_costs(problem, number),
     )
+
+
+def place_of_devices(cluster: Cluster) -> IntArray:
+    """Return the number of each accelerator, and the next number for CPUs; shape (n_devices,)."""
+    place = np.full(cluster.n_devices, len(cluster.gpus))
+    place[cluster.gpus] = np.arange(len(cluster.gpus))
+    return place
 
 
 def place_bytes(problem: Problem) -> FloatArray:

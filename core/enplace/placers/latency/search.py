@@ -16,7 +16,13 @@ from enplace.machine.latency import latency_us
 from enplace.placers.latency.anneal import anneal
 from enplace.placers.latency.evaluate import places_us
 from enplace.placers.latency.greedy import greedy_places
-from enplace.placers.latency.groups import Groups, build_groups, choose_devices, spread_places
+from enplace.placers.latency.groups import (
+    Groups,
+    build_groups,
+    choose_devices,
+    place_of_devices,
+    spread_places,
+)
 from enplace.placers.latency.levels import anneal_by_levels, most_steps
 from enplace.placers.latency.program import (
     Memory,
@@ -131,12 +137,9 @@ def _pipeline_places(problem: Problem, groups: Groups, stopped: Callable[[], boo
 
 def _places_of(problem: Problem, groups: Groups, found: Partition | Incumbent) -> IntArray:
     """Return the places of the groups of a placement with one subgraph on each accelerator."""
-    cluster = problem.cluster
-    place_of = np.full(cluster.n_devices, groups.cpu)
-    place_of[cluster.gpus] = np.arange(len(cluster.gpus))
     place = np.zeros((groups.n_groups, 2), dtype=np.int64)
     # If a group is on several devices, its last op decides.
-    place[groups.group, 0] = place_of[found.device[groups.op]]
+    place[groups.group, 0] = place_of_devices(problem.cluster)[found.device[groups.op]]
     return place
 
 
@@ -249,10 +252,8 @@ class _Search:
         return self._best.offer(found)
 
     def _place_of_units(self, device: IntArray) -> IntArray:
-        cluster = self._problem.cluster
-        place_of = np.full(cluster.n_devices, len(cluster.gpus))
-        place_of[cluster.gpus] = np.arange(len(cluster.gpus))
-        return place_of[unit_devices(self._problem, device)]
+        of_unit = unit_devices(self._problem, device)
+        return place_of_devices(self._problem.cluster)[of_unit]
 
     def _around(self, place: IntArray, share: float = 1.0) -> Groups:
         """Return the groups for annealing from given places.
