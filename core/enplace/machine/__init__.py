@@ -10,7 +10,14 @@ from enplace.machine.kernel import run
 from enplace.machine.layout import build_machine
 from enplace.machine.placement import lay_out
 from enplace.values.arrays import give_away
-from enplace.values.plan import LINK_POLICIES, POLICIES, Plan, check_plan, position_by_itself
+from enplace.values.plan import (
+    LINK_POLICIES,
+    POLICIES,
+    Plan,
+    check_plan,
+    position_by_itself,
+    runs_as_recorded,
+)
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
@@ -41,7 +48,7 @@ def simulate(problem: Problem, plan: Plan) -> Schedule:
     check_plan(problem, plan)
     machine = build_machine(problem)
     policy, position = plan.policy, plan.position
-    if policy == "fifo" and problem.profile.measured.runs_as_recorded:
+    if runs_as_recorded(problem.profile, plan):
         policy, position = "strict", position_by_itself(problem.profile)
     placement = lay_out(
         machine,

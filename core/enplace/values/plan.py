@@ -208,6 +208,11 @@ def follow_graph(profile: Profile, key: FloatArray | IntArray) -> IntArray:
     return position
 
 
+def runs_as_recorded(profile: Profile, plan: Plan) -> bool:
+    """Whether devices run ops as they were recorded: the plan has no order, and PyTorch does so."""
+    return plan.policy == "fifo" and profile.measured.runs_as_recorded
+
+
 @lru_cache(maxsize=4)
 def position_by_itself(profile: Profile) -> IntArray:
     """Return the position of each op as the framework runs them without a plan; shape (n_ops,)."""

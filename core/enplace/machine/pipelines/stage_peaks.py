@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from enplace.machine.pipelines.stages import FORWARD, Stage
-from enplace.values.plan import Plan, follow_graph, position_by_itself
+from enplace.values.plan import Plan, follow_graph, position_by_itself, runs_as_recorded
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import IntArray, Profile
 
@@ -68,7 +68,7 @@ def run_in_order(
         For some stages, ops that they run again before their own.
     """
     position = plan.position
-    if plan.policy == "fifo" and profile.measured.runs_as_recorded:
+    if runs_as_recorded(profile, plan):
         position = position_by_itself(profile)
     elif (position[profile.edge_source] > position[profile.edge_op]).any():
         position = follow_graph(profile, position)
