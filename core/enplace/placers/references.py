@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enplace.bounds import Proof
 from enplace.errors import EnplaceError
 from enplace.placing.options import PlaceOptions
-from enplace.placing.prices import TOLD
+from enplace.placing.prices import is_told
 from enplace.placing.run import place
 from enplace.placing.stop import Stop
 from enplace.text import change_text, ms, shows_tie
@@ -98,7 +98,7 @@ def _beside_one_device(step_us: float, least: float, price_us: float) -> str:
                 f"{ms(step_us)} by prediction, {ms(charged_us)} {guess}."
             )
         said = f"One device takes {ms(least)}, {_plan(step_us, least)}"
-        if price_us <= TOLD * step_us:
+        if not is_told(price_us, step_us):
             return f"{said}."
         return f"{said} by prediction, {change_text(charged_us / least - 1)} {guess}."
     if _is_tie(step_us, least):

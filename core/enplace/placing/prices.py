@@ -57,6 +57,11 @@ def total_price_us(schedule: Schedule) -> float:
     return float(price.sum())
 
 
+def is_told(cost_us: float, step_us: float) -> bool:
+    """Whether a guess of what transfers cost besides is a share of a step that is told."""
+    return cost_us > TOLD * step_us
+
+
 def find_stock_us(problem: Problem) -> float:
     """Return the step that the framework took by itself, if it was measured on these devices.
 
@@ -71,7 +76,7 @@ def find_stock_us(problem: Problem) -> float:
 def about_price(schedule: Schedule) -> str:
     """Say what the transfers of a plan may cost besides; empty if that does not matter."""
     total_us = total_price_us(schedule)
-    if total_us <= TOLD * schedule.makespan_us:
+    if not is_told(total_us, schedule.makespan_us):
         return ""
     return (
         f"Over a link that nobody has measured, a transfer costs some {PRICE_US:.0f} µs that no "
