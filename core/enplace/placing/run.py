@@ -246,8 +246,8 @@ def _instead(made: Schedule, fitted: Schedule) -> Schedule:
 def _with_first_note(plan: Plan, note: str) -> Plan:
     """Put a sentence before a plan's note; the notes on pipelines and queries are clauses."""
     if plan.objective == STEP_TIME:
-        return replace(plan, note="").with_notes(note, plan.note)
-    return replace(plan, note="").with_notes(as_clause(note), plan.note, separator="; ")
+        return plan.with_notes(note, plan.note)
+    return plan.with_notes(as_clause(note), plan.note, separator="; ")
 
 
 class _Watch:
