@@ -191,6 +191,17 @@ def on_own_chips(problem: Problem) -> Problem:
     return replace(problem, cluster=replace(problem.cluster, devices=devices))
 
 
+def as_training(problem: Problem) -> Problem:
+    """Return the problem with a backward pass in its second half; the last two ops are updates."""
+    profile = problem.profile
+    order = profile.topological_order
+    backward, last = order[profile.n_ops // 2 :], order[-2:]
+    scopes = [
+        "update" * (op in last) or "gradients" * (op in backward) for op in range(profile.n_ops)
+    ]
+    return replace(problem, measured_profile=replace(profile, scopes=tuple(scopes)))
+
+
 @st.composite
 def planned_problems(draw: st.DrawFn) -> tuple[Problem, Plan]:
     """Draw a problem and a topologically ordered plan that respects its constraints."""

@@ -21,7 +21,7 @@ from enplace.values.load_rule import TRANSFERS, LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL
-from problems import cluster_of, on_own_chips, plan_of, planned_problems, profile_of
+from problems import as_training, cluster_of, on_own_chips, plan_of, planned_problems, profile_of
 
 MANY = 60
 
@@ -373,14 +373,7 @@ def test_memory_is_what_a_count_op_by_op_finds(planned, kind, recompute):
     problem, plan = planned
     again = tuple(d for d in sorted(recompute) if d < problem.cluster.n_devices)
     plan = replace(plan, replicas=(), recompute=again)
-    order = problem.profile.topological_order
-    backward, last = order[problem.profile.n_ops // 2 :], order[-2:]
-    scopes = [
-        "update" * (op in last) or "gradients" * (op in backward)
-        for op in range(problem.profile.n_ops)
-    ]
-    profile = replace(problem.profile, scopes=tuple(scopes))
-    problem = replace(problem, measured_profile=profile)
+    problem = as_training(problem)
     try:
         found = simulate_pipeline(problem, plan, kind, 5)
     except ProblemError:

@@ -22,7 +22,7 @@ from enplace.values.cluster_variants import THROUGH_HOST, with_gpus
 from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
-from problems import cluster_of, planned_problems, profile_of
+from problems import as_training, cluster_of, planned_problems, profile_of
 from properties import examples
 
 KB = 1000
@@ -80,14 +80,7 @@ def test_what_one_pass_needs_counts_once_however_many_samples_are_in_flight():
 @given(planned=planned_problems(), kind=st.sampled_from(["1f1b", "zb-h1", "gpipe"]))
 def test_no_pipeline_holds_less_than_its_ops_surely_do(planned, kind):
     problem, plan = planned[0], replace(planned[1], replicas=())
-    order = problem.profile.topological_order
-    backward, last = order[problem.profile.n_ops // 2 :], order[-2:]
-    scopes = [
-        "update" * (op in last) or "gradients" * (op in backward)
-        for op in range(problem.profile.n_ops)
-    ]
-    profile = replace(problem.profile, scopes=tuple(scopes))
-    problem = replace(problem, measured_profile=profile)
+    problem = as_training(problem)
     try:
         found = simulate_pipeline(problem, plan, kind, 4)
     except ProblemError:
