@@ -1,8 +1,8 @@
-"""A lower bound on the latency of a query, for subgraphs of any number (Tarnawski et al. 2020).
+"""A lower bound on the latency of a query, with any number of subgraphs (Tarnawski et al. 2020).
 
 Every op of a path ends before the next begins, or both are in one subgraph, which takes as long as
 all of its ops. So no query takes less than the longest path of least op times. Accelerators run one
-subgraph after another, so the busiest one works at least as long as all do in the mean. CPUs have
+subgraph after another, so the busiest one works at least as long as all do on average. CPUs have
 cores for all ops at once, but in a query that takes less than the longest path through an op on a
 CPU, that op is on an accelerator.
 """

@@ -62,7 +62,8 @@ def verdict(
     is_guess : bool
         Whether the time of data parallelism is a guess.
     price_us : float
-        What the plan's transfers may cost besides, where nobody has measured their links.
+        What the plan's transfers may cost besides what was predicted, over links that nobody has
+        measured.
 
     Returns
     -------

@@ -31,7 +31,7 @@ MOST, FEW = 0.03, 10
 a guess decides for many transfers, not for a few."""
 
 FAR_FEWER = 0.5
-"""The largest share of a plan's transfers with which another is taken that is no slower once all
+"""A plan with at most this share of another's transfers is taken if it is no slower once all
 transfers have their price, however much slower it is without."""
 
 TOLD = 0.05
@@ -39,7 +39,7 @@ TOLD = 0.05
 
 
 def price_us(problem: Problem) -> FloatArray:
-    """Return what a transfer costs besides; shape (n_devices, n_devices)."""
+    """Return what a transfer costs besides what is simulated; shape (n_devices, n_devices)."""
     cluster, measured = problem.cluster, problem.measured_profile.measured
     known = {(link.source, link.target) for link in measured.links or ()}
     own = _cost_of(measured.cluster or cluster)
@@ -52,13 +52,13 @@ def price_us(problem: Problem) -> FloatArray:
 
 
 def total_price_us(schedule: Schedule) -> float:
-    """Return what all transfers of a plan may cost besides."""
+    """Return what all transfers of a plan may cost besides what is simulated."""
     price = price_us(schedule.problem)[schedule.transfer_from, schedule.transfer_to]
     return float(price.sum())
 
 
 def is_told(cost_us: float, step_us: float) -> bool:
-    """Whether a guess of what transfers cost besides is a share of a step that is told."""
+    """Whether a guessed price of transfers is a large enough share of a step to be told."""
     return cost_us > TOLD * step_us
 
 

@@ -146,7 +146,7 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
 
 
 def _try_all(problem: Problem, chosen: Placer, options: PlaceOptions) -> Exact | None:
-    """Solve a small problem of the step time by trying all plans; None if that is not done."""
+    """Solve a small problem for the step time by trying all plans; None if that is not done."""
     if not chosen.can(EXACT):
         return None
     options.stop.check()

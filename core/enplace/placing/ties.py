@@ -8,7 +8,7 @@ plans, the one is taken
 3. then on the first of devices that are alike, in the order of the ops.
 
 Where nobody has measured a link, a step may take longer by the price of a transfer
-(:mod:`enplace.placing.prices`) for each one that the plan saves. At last, if a plan on fewer
+(:mod:`enplace.placing.prices`) for each one that the plan saves. Finally, if a plan on fewer
 devices, with far fewer transfers, is no slower once all of them are charged at that price, it is
 taken however much longer it takes by prediction.
 """
@@ -117,7 +117,7 @@ def settle_ties(
     others : iterable of Plan
         Other plans that were found.
     alone : iterable of Schedule
-        Everything on one device, as :func:`on_each_alone` has it; for the step time.
+        Steps with everything on one device (:func:`on_each_alone`); only for the step time.
     """
     problem, plan = schedule.problem, schedule.plan
     if problem.cluster.n_devices < 2 or plan.replicas or plan.recompute or plan.pace_us:
@@ -134,7 +134,7 @@ def settle_ties(
 
 
 def on_each_alone(problem: Problem) -> Iterator[Schedule]:
-    """Yield everything on one GPU, of each kind of GPU that can be used so."""
+    """Yield a step with everything on one GPU, for each kind of GPU that allows it."""
     cluster = problem.cluster
     kinds = {(cluster.speed[g], cluster.capacity_bytes[g]): g for g in reversed(cluster.gpus)}
     for gpu in kinds.values():
@@ -215,7 +215,7 @@ class _Choice:
             self._best = lean
 
     def _note_lean(self, found: _Rated) -> None:
-        """Remember a plan on fewer devices, with far fewer transfers, if it takes least so far."""
+        """Remember the fastest plan so far on fewer devices with far fewer transfers."""
         first, known = self._first, self._leanest
         saved = first.n_transfers - found.n_transfers
         is_lean = saved >= max(FEW, first.n_transfers * (1 - FAR_FEWER))

@@ -38,7 +38,7 @@ def with_batch(profile: Profile, factor: float) -> Profile:
 
 
 def measured_otherwise(measured: Measurement) -> Measurement:
-    """Return what is true of a step with another batch than the one that was measured."""
+    """Return what still holds for a step with a batch other than the one that was measured."""
     return Measurement(
         op_devices=measured.op_devices,
         cluster=measured.cluster,

@@ -47,8 +47,7 @@ class Device:
     reserve_bytes : int
         Further memory of the device, which no plan may use.
     model : str
-        The card, such as ``rtx-4090``, whose bandwidth is known by this name. Empty if nobody said
-        it.
+        The card, such as ``rtx-4090``, whose bandwidth is known by this name. Empty if unknown.
     """
 
     name: str

@@ -12,13 +12,13 @@ from enplace.values.cluster import Cluster, Device, Link, LinkCost
 from enplace.values.limits import MAX_BYTES
 
 HOST_LINK = LinkCost(12.0, 8.333e-5)
-"""What a GPU and the memory of its host are assumed to be linked by: PCIe 4, as in ``pcie-2``."""
+"""The link assumed between a GPU and the memory of its host: PCIe 4, as in ``pcie-2``."""
 
 THROUGH_HOST = LinkCost(20.0, 1e-4)
-"""What two GPUs are assumed to be linked by if nothing tells it: PCIe 4, as in ``pcie-2``."""
+"""The link assumed between two GPUs if none is known: PCIe 4, as in ``pcie-2``."""
 
 HOST_BYTES, HOST_LANES = 256 << 30, 16
-"""What a host is assumed to have, as in ``pcie-2``."""
+"""Memory and lanes that a host is assumed to have, as in ``pcie-2``."""
 
 
 def with_memory(cluster: Cluster, factor: float) -> Cluster:
@@ -64,7 +64,7 @@ def with_gpus(cluster: Cluster, n: int, assumed: LinkCost | None = None) -> Clus
 
 
 def with_host(cluster: Cluster) -> Cluster:
-    """Return a cluster without a CPU with one whose memory and links are assumed."""
+    """Add a CPU to a cluster that has none; its memory and links are assumed."""
     host = Device("CPU:0", "cpu", HOST_BYTES, lanes=HOST_LANES)
     return _with_device(cluster, host, dict.fromkeys(range(cluster.n_devices), HOST_LINK))
 

@@ -52,9 +52,8 @@ class TensorLives:
     start_us, end_us : float array, shape (n_copies,)
         A producer's copy lives from the producer's start to the latest end of the producer, its
         consumers there, the transfers that send the tensor, and the ops until which it is held,
-        wherever they run. A received copy lives from the
-        start of its transfer to the end of its last consumer there. Either lives at least as long
-        as what lies in its memory.
+        wherever they run. A received copy lives from the start of its transfer to the end of its
+        last consumer there. Either lives at least as long as what lies in its memory.
     """
 
     tensor: IntArray

@@ -101,7 +101,7 @@ _VIEWS = (
     *("Bitcast", "CheckNumerics", "EnsureShape", "ExpandDims", "GuaranteeConst", "Identity"),
     *("PlaceholderWithDefault", "PreventGradient", "Reshape", "Squeeze", "StopGradient"),
 )
-"""Kernels of TensorFlow's that give their input as their output, on CPUs and GPUs."""
+"""TensorFlow's kernels that return their input as their output, on CPUs and GPUs."""
 
 _KIND_OF_TYPE = {each: kind for kind, types in TYPES_OF_KIND.items() for each in types}
 _INPUT = re.compile(r"Iterator|Placeholder|OneShotIterator|_Arg|Input")

@@ -485,8 +485,8 @@ def make_profile(
     holds : sequence of (source, output, op)
         Each a tensor that stays on its device until an op has ended; an op reads it.
     shares : sequence of (source, output, base source, base output)
-        Each a tensor that lies in the memory of another, which the source reads or makes. What
-        nobody reads takes no memory anyway, and is left out.
+        Each a tensor that lies in the memory of another, which the source reads or makes. A tensor
+        that no op reads takes no memory anyway, and is left out.
     columns
         The other columns of :class:`Profile`, as lists or arrays; those left out have their
         default.

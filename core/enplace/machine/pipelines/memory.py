@@ -344,7 +344,7 @@ def added_by_stages(problem: Problem) -> BoolArray:
 
 
 def _summed(profile: Profile) -> BoolArray:
-    """Find the tensors of which a step has one for all samples, besides its variables."""
+    """Find the tensors that a step has once for all samples, other than variables."""
     return once_per_step(profile) & ~given_by_variables(profile)
 
 
@@ -367,7 +367,7 @@ class _Use(NamedTuple):
     Attributes
     ----------
     until : frozenset of int
-        Stages of the same sample until whose end it is held besides.
+        Further stages of the same sample until the end of which it is held.
     is_added : bool
         Whether it is added to a sum of all samples at once.
     """
@@ -431,7 +431,7 @@ def _holds_of(
     again : int
         The stage that makes it again; :data:`UNKNOWN` if none does.
     later : frozenset of int
-        Stages, anywhere, until the end of which it is held besides.
+        Further stages, anywhere, until the end of which it is held.
     """
     device = stages[min(there)].devices
     here = {s for s, each in enumerate(stages) if each.devices == device}

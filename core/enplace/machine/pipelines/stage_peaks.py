@@ -139,7 +139,7 @@ def find_corrections(
     use : int array, shape (n_tensors,)
         A number for each tensor that takes memory; -1 for others.
     added : bool array, shape (n_tensors,)
-        Whether a tensor is added to a sum as it is made, so that its readers need not find it.
+        Whether a tensor is added to a sum as it is made, so that it need not stay for its readers.
     holds : int array
         Numbers of the holds that count for each sample.
     lives : mapping

@@ -282,7 +282,7 @@ def _narrow(problem: Problem, kept: Sequence[int], others: Sequence[int]) -> Pro
 
 
 def _repair(problem: Problem, plans: list[Plan], best: BestSchedule, options: PlaceOptions) -> None:
-    """Offer the plans that exceed memory as their methods return them in the end: repaired.
+    """Offer the plans that exceed memory after repair, as their methods would return them.
 
     The shortest ones come first.
     """

@@ -31,7 +31,7 @@ class Memory(NamedTuple):
     op_bytes : int array, shape (n_ops,)
         What each op takes on its place all the time.
     working_bytes : float array, shape (n_units, n_places)
-        What a unit takes there besides, for some time.
+        What a unit takes there in addition, for some time.
     capacity_bytes : float array, shape (n_places,)
     refused : tuple of int arrays, shape (n_units,)
         Placements that are left out, because they do not fit.

@@ -30,7 +30,7 @@ from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
 CLEARLY = 0.01
-"""A plan that is not contiguous is worth a word if it takes less time by this share."""
+"""A plan that is not contiguous is mentioned if it takes less time by this share."""
 
 APART = "a split that is not contiguous takes {}: max-load-ip-noncontiguous finds it"
 
@@ -52,8 +52,9 @@ def find_best(
     -------
     list of Plan or None
         The best one first; empty if none fits; None if there is too much to try. The bound is the
-        least load of those of which a step fits: where a pipeline must be slowed down, it is less.
-        The note of the best one says if one that is not contiguous takes clearly less.
+        least load of the placements whose step fits; it is below the value where the pipeline must
+        be slowed down. The note of the best one says if one that is not contiguous takes clearly
+        less.
     """
     if rule.replicate or rule.recompute or rule.two_level or rule.pipeline == "interleaved":
         return None
@@ -166,7 +167,7 @@ class _Search:
 
 
 def is_clearly_less(apart_us: float, value_us: float | None) -> bool:
-    """Whether the time of a plan that is not contiguous is worth a word besides another's."""
+    """Whether a plan that is not contiguous takes clearly less time than another."""
     return apart_us <= (value_us or 0.0) * (1 - CLEARLY)
 
 

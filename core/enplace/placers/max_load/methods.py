@@ -32,10 +32,10 @@ from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.rivals import ALL, CONTIGUOUS, STAGED
 
 MAY_MEND = "more GPUs or a smaller batch may mend that"
-"""What is said where it is not known."""
+"""What is said where no mend is known."""
 
 MUCH = 1.5
-"""A pace that is longer than the largest load by this factor is worth a word."""
+"""A pace that is longer than the largest load by this factor is mentioned."""
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 
@@ -179,7 +179,7 @@ def _partition_plan(
 def _search_plan(
     problem: Problem, method: str, options: PlaceOptions, goal: Goal, share: float = DP_SHARE
 ) -> Plan:
-    """Make a plan from a partition, for which there is a share of the time, and other searches."""
+    """Make a plan from a partition, which gets a share of the time, and from other searches."""
     stop = options.stop.limited(PROGRAM_S).within(share)
     partition = _partition_plan(problem, method, replace(options, stop=stop))
     return _with_mend(problem, improve(problem, partition, options, goal), options)

@@ -31,7 +31,7 @@ SAME = 1e-9
 def held_by_stages(problem: Problem, rule: LoadRule) -> IntArray | None:
     """Return what each op counts towards the memory of its stage, if not all of its outputs do.
 
-    In training, it is what the op surely holds; samples in flight are counted besides.
+    In training, it is what the op surely holds; samples in flight are counted separately.
     """
     if not rule.in_flight or not backward_ops(problem).any():
         return None

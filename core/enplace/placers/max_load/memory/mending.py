@@ -1,4 +1,4 @@
-"""What would let a pipeline fit: recomputation, or more GPUs, by the memory of the simulation.
+"""What would let a pipeline fit: recomputation, or more GPUs, judged by the simulated memory.
 
 Stages are cut along one order of the graph so that the fullest device holds as little as it can.
 What is said of a cut was simulated, on the GPUs that there are or on more like the first of them.
@@ -31,10 +31,10 @@ from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
 MOST_TIMES = 4
-"""At most so many times as many GPUs are tried."""
+"""The most GPUs that are tried, as a multiple of those that there are."""
 
 SLACK, MOST_TRIES = 1.15, 6
-"""A cut is simulated if it counts for at most this share of the memory, and so many are."""
+"""A cut is simulated if it counts for at most this share of the memory, and at most so many are."""
 
 HALVINGS = 40
 
@@ -207,5 +207,5 @@ class _Row:
 
 
 def _of_gpus(cluster: Cluster, n: int) -> Cluster:
-    """Return a cluster with so many GPUs, which is not on several hosts: only memory counts."""
+    """Return a cluster with so many GPUs, as if on one host: only memory counts."""
     return replace(with_gpus(cluster, n, THROUGH_HOST), hosts=())

@@ -1,10 +1,10 @@
 """Room for what only one pass needs of a sample, while its ops run.
 
 The dynamic programs add up what the ops of a stage hold: variables, and what is kept for the
-backward pass. What else exists for a while depends on the order of the ops. It is no sum but the
-most at any time, so here it is allowed for beforehand: most devices get less memory by a little,
-and the few ops at which more exists than at others count for more. Only what is then found is
-simulated, and whatever a search proves is proven without this.
+backward pass. What else exists for a while depends on the order of the ops. Only the most at any
+time matters, so it cannot be added up, and room is set aside for it beforehand: devices get a
+little less memory, and the few ops at which more exists than at others count for more. Only what is
+then found is simulated, and whatever a search proves is proven without this.
 """
 
 from __future__ import annotations
