@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -72,9 +73,7 @@ class Machine:
 
     def sent_us(self, source: int, target: int, n_bytes: int) -> float:
         """Return the time to send something from device to device."""
-        cluster = self.cluster
-        b1_us = float(cluster.b1_us_per_byte[source, target])
-        return float(cluster.b0_us[source, target]) + n_bytes * b1_us
+        return float(self.cluster.transfer_us(np.array(n_bytes), source, target))
 
     def kinds_sent_us(self, n_bytes: int) -> FloatArray:
         """Return the times to send something between different cards of two kinds."""
@@ -121,24 +120,17 @@ def make_machine(choice: ClusterChoice, reserve: str = "") -> Machine:
         Kind(gpus[group[0]], cluster.devices[group[0]].capacity_bytes, tuple(group))
         for group in groups
     )
-    hosts = [d for d, device in enumerate(cluster.devices) if device.kind == "cpu"]
-    return Machine(cluster, kinds, hosts[0] if hosts else None)
+    return Machine(cluster, kinds, next(iter(cluster.cpus), None))
 
 
 def _cluster(choice: ClusterChoice) -> Cluster:
     if isinstance(choice, Cluster):
         return choice
-    if not isinstance(choice, str):
-        return (
-            read_cluster(choice)
-            if hasattr(choice, "__fspath__")
-            else cluster_from_json(dict(choice))
-        )
-    if choice in presets():
-        return presets()[choice]
-    if choice.endswith(".json"):
+    if isinstance(choice, Mapping):
+        return cluster_from_json(dict(choice))
+    if not isinstance(choice, str) or choice.endswith(".json"):
         return read_cluster(choice)
-    return _from_cards(choice)
+    return presets()[choice] if choice in presets() else _from_cards(choice)
 
 
 def _from_cards(text: str) -> Cluster:
