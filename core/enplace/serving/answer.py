@@ -178,16 +178,15 @@ class Serving:
                 f"The model was made for {decoder.most_context:,} tokens; more may need scaled "
                 f"positions."
             )
-        hosts = [share for share in self.served.split if share.device == self.machine.host]
-        if hosts:
+        first = self.served.split[0]  # the host, if any, takes the first layers
+        if first.device == self.machine.host:
             found.append(
-                f"The cards do not hold it: the host computes {count(hosts[0].n_layers, 'layer')} "
+                f"The cards do not hold it: the host computes {count(first.n_layers, 'layer')} "
                 f"from its memory, which is slow."
             )
-            held = self.served.stage_bytes[self.served.split.index(hosts[0])]
-            spare = self.served.spare_bytes[self.served.split.index(hosts[0])]
-            if held.weights > spare:
-                found.append(f"Its memory lacks {size(held.weights - spare)}, read from the disk.")
+            lacks = self.served.stage_bytes[0].weights - self.served.spare_bytes[0]
+            if lacks > 0:
+                found.append(f"Its memory lacks {size(lacks)}, read from the disk.")
         return found
 
     def _devices(self) -> str:
