@@ -17,6 +17,7 @@ from enplace.frameworks.roofline import CORE_FLOPS_PER_US, Gpu, Work, gpu_us
 from enplace.serving.decoder import Decoder, Layer
 from enplace.serving.machine import Machine
 from enplace.values.arrays import FloatArray
+from enplace.values.cluster import Device
 
 PROMPT = 2048
 """Tokens of a prompt that go through the cards at once, as vLLM's batch has by default."""
@@ -107,9 +108,9 @@ class Costs:
         }
         return self._times_us(gpu, works), *self._ends_us(gpu, self.prompt, 1)
 
-    def host_us(self, times_us: float, n_bytes: StageBytes, capacity_bytes: int) -> float:
-        """Add to the host's time the weights that do not fit its memory: the disk reads them."""
-        return times_us + max(0, n_bytes.total - capacity_bytes) / DISK_BYTES_PER_US
+    def disk_us(self, held: StageBytes) -> float:
+        """Return the time in which the disk reads the weights that do not fit the host's memory."""
+        return max(0, held.total - self._host.capacity_bytes) / DISK_BYTES_PER_US
 
     def all_bytes(self) -> FloatArray:
         """Return the bytes of every stage; shape (n_layers + 1, n_layers + 1), by begin and end.
@@ -141,9 +142,13 @@ class Costs:
     def _time_us(self, gpu: Gpu | None, work: Work) -> float:
         if gpu is not None:
             return gpu_us(work, gpu) / gpu.speed
+        computing_us = work.flops / (self._host.lanes * CORE_FLOPS_PER_US)
+        return max(computing_us, work.n_bytes / HOST_BYTES_PER_US)
+
+    @property
+    def _host(self) -> Device:
         assert self.machine.host is not None
-        cores = self.machine.cluster.devices[self.machine.host].lanes
-        return max(work.flops / (cores * CORE_FLOPS_PER_US), work.n_bytes / HOST_BYTES_PER_US)
+        return self.machine.cluster.devices[self.machine.host]
 
 
 @lru_cache(maxsize=1 << 12)

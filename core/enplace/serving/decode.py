@@ -50,7 +50,9 @@ def _profile(served: Served, reference: Gpu) -> Profile:
     times[:, 0] = _in_order(costs.token_us(reference, 1))
     if costs.machine.host is not None:
         times[:, 1] = _in_order(costs.token_us(None, 1))
-        times[1:-1, 1] += _disk_us(served) / max(1, served.split[0].n_layers)
+        if served.split[0].device == costs.machine.host:
+            disk_us = costs.disk_us(served.stage_bytes[0])
+            times[1:-1, 1] += disk_us / max(1, served.split[0].n_layers)
     n_layers, wanted = decoder.n_layers, costs.wanted
     cache = wanted.requests * decoder.cache_bytes(wanted.context)
     is_whole = decoder.is_tied and len(served.split) == 1
@@ -86,13 +88,6 @@ def _profile(served: Served, reference: Gpu) -> Profile:
             ),
         ),
     )
-
-
-def _disk_us(served: Served) -> float:
-    """Return the time in which the disk reads what the host cannot hold of its layers."""
-    costs, (host, held) = served.costs, (served.split[0].device, served.stage_bytes[0])
-    capacity = costs.machine.cluster.devices[host].capacity_bytes
-    return costs.host_us(0.0, held, capacity) if host == costs.machine.host else 0.0
 
 
 def _in_order(times: tuple[FloatArray, float, float]) -> list[float]:

@@ -273,8 +273,7 @@ class _Times:
         if begin and machine.host is not None:
             layers, first_us, _ = costs.token_us(None, group)
             held = costs.bytes_of(0, begin, first=True, last=False)
-            capacity = machine.cluster.devices[machine.host].capacity_bytes
-            self.host_us = costs.host_us(float(layers[:begin].sum()) + first_us, held, capacity)
+            self.host_us = float(layers[:begin].sum()) + first_us + costs.disk_us(held)
             self.from_host_us = np.array([
                 machine.sent_us(machine.host, kind.devices[0], n_bytes)
                 for kind in machine.kinds

@@ -143,10 +143,7 @@ def _stage_times(
         layers, first_us, last_us = costs.token_us(gpu, size) if size else costs.prompt_us(gpu)
         time_us = float(layers[stage.begin : stage.end].sum())
         time_us += first_us * stage.first + last_us * stage.last
-        if gpu is None:
-            capacity = machine.cluster.devices[stage.device].capacity_bytes
-            time_us = costs.host_us(time_us, held, capacity)
-        found.append(time_us)
+        found.append(time_us + (costs.disk_us(held) if gpu is None else 0.0))
     return np.array(found)
 
 
