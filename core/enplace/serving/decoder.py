@@ -41,6 +41,7 @@ _LAYER = re.compile(r"(?P<prefix>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.(?P<number>\d
 _EXPERT = re.compile(r"\bexperts\.|_exps\.")
 _HEAD = re.compile(r"lm_head|embed_out|^output\.")
 _LAST = re.compile(r"norm|ln_f|^ln_|final")
+_EMBEDDING = re.compile("emb|wte")
 _PACKED = re.compile(r"weight(_packed)?$|_blocks$")
 _ATTENTION = re.compile("att|qkv|query")
 
@@ -182,11 +183,12 @@ def make_decoder(weights: Weights) -> Decoder:
         Layer(*each, token, window)
         for each, token, window in zip(of_layers, tokens, windows, strict=True)
     )
-    heads = [tensor for tensor in outside if _HEAD.search(tensor.name)]
-    last = [each for each in outside if each not in heads and _LAST.search(each.name)]
-    tables = [each for each in outside if re.search("emb|wte", each.name) and each not in heads]
+    heads = [each for each in outside if _HEAD.search(each.name)]
+    others = [each for each in outside if not _HEAD.search(each.name)]
+    last = [each for each in others if _LAST.search(each.name)]
+    tables = [each for each in others if _EMBEDDING.search(each.name)]
     embedding = max(tables, key=lambda each: each.n_bytes, default=None)
-    first_bytes = sum(t.n_bytes for t in outside if t not in heads and t not in last)
+    first_bytes = sum(each.n_bytes for each in others if not _LAST.search(each.name))
     if not heads and embedding is None:
         found.refuse("has neither an embedding nor a head; name a decoder's weights")
     is_tied = not heads or found.is_tied
