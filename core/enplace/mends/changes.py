@@ -137,14 +137,14 @@ def _smaller_batches(problem: Problem, plain: Change, cluster: Cluster) -> Ladde
 
 def _accumulating(problem: Problem, plain: Change, cluster: Cluster) -> Ladder:
     batch, numbers = _parts(problem.measured_profile)
-    is_training = backward_ops(problem).any()
-    each = " of {}".format
+    key, before, after = "parts", "the batch in", "parts"
+    if backward_ops(problem).any():
+        key, before, after = "accumulate", "accumulate gradients over", "batches"
     return [
         replace(
             plain,
-            key=f"{'accumulate' if is_training else 'parts'}-{n}",
-            title=f"{'accumulate gradients over' if is_training else 'the batch in'} {n} "
-            f"{'batches' if is_training else 'parts'}{each(batch // n) if batch else ''}",
+            key=f"{key}-{n}",
+            title=f"{before} {n} {after}" + (f" of {batch // n}" if batch else ""),
             make=partial(_with_share, problem, cluster, n, sums=True),
             share=1 / n,
             steps=n,
@@ -173,12 +173,8 @@ def _with_host(problem: Problem, plain: Change, cluster: Cluster) -> Ladder:
     if cluster.cpus or not may_be_there.any():
         return ()
     title = f"a host with {size(HOST_BYTES)} for the variables that may be there"
-    make = partial(_on, problem, with_host(cluster))
+    make = partial(replace, problem, cluster=with_host(cluster))
     return (replace(plain, key="host", title=title, make=make, about=_LINKED),)
-
-
-def _on(problem: Problem, cluster: Cluster) -> Problem:
-    return replace(problem, cluster=cluster)
 
 
 def _more_cards(
@@ -203,7 +199,7 @@ def _more_cards(
             key=f"{k}-gpus{'-recompute' if recompute else ''}",
             title=f"{count(k - n, 'more GPU')}{' and recomputation' if recompute else ''}, "
             f"{k} in all",
-            make=partial(_on, problem, more),
+            make=partial(replace, problem, cluster=more),
             values=values,
             about=about,
         )
@@ -237,7 +233,7 @@ def _larger_cards(problem: Problem, plain: Change, cluster: Cluster) -> Iterator
             plain,
             key=f"gpus-of-{memory_bytes >> 30}GiB",
             title=title,
-            make=partial(_on, problem, larger),
+            make=partial(replace, problem, cluster=larger),
         )
 
 
@@ -261,6 +257,6 @@ def larger_than(device: Device) -> Iterator[tuple[str, int, float]]:
         speed = device.speed * card.speed / own.speed
         yield (
             f"{card.title} of {size(n_bytes)}, speed {speed:.2g} instead of {device.speed:.2g}",
-            (n_bytes),
+            n_bytes,
             speed,
         )
