@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +130,7 @@ class Fit:
             return "Stopped before anything was tried."
         row = self.rows[0]
         if row.fits:
-            free = size(
-                float(row.cluster.capacity_bytes[row.fullest] - row.peak_bytes[row.fullest])
-            )
+            free = size(row.cluster.capacity_bytes[row.fullest] - row.peak_bytes[row.fullest])
             name = device_label(row.cluster.devices[row.fullest].name)
             return f"It fits as it is: {name}, the fullest, has {free} free."
         found = sum(each.fits for each in self.rows)
@@ -154,14 +153,17 @@ class Fit:
     def _cells(self, number: int, row: Row) -> list[str]:
         times = ["", "", ""]
         if row.fits:
-            price = row.batch_us / self.best_us - 1 if self.best_us else 0.0
-            of_sample = row.batch_us / (self.batch_size or 1)
+            price = self._price(row)
             times = [
                 ms(row.step_us),
-                ms(of_sample),
+                ms(row.batch_us / (self.batch_size or 1)),
                 percent(price, signed=True) if price else "best",
             ]
         return [f"{number}", row.change.title, row.verdict, *times, row.about_fullest]
+
+    def _price(self, row: Row) -> float:
+        """Return what a row that fits takes longer than the best one, as a share of its time."""
+        return row.batch_us / self.best_us - 1 if self.best_us else 0.0
 
     def __str__(self) -> str:
         head = f"{self.profile} on {self.cluster}: what would make it fit?"
@@ -195,7 +197,7 @@ class Fit:
                 "step_time_us": row.step_us,
                 "batch_time_us": row.batch_us,
                 "sample_time_us": row.batch_us / self.batch_size if self.batch_size else None,
-                "price": row.batch_us / self.best_us - 1 if self.best_us else 0.0,
+                "price": self._price(row),
             }
         full: dict[str, Any] = dict.fromkeys(("fullest_device", "peak_bytes", "capacity_bytes"))
         if row.result is not None:
@@ -279,10 +281,8 @@ def project_of(row: Row) -> Project:
     assert row.result is not None
     schedule = row.result.schedule
     problem = schedule.problem
-    name = f"{row.change.title}"
-    return Project(
-        problem.measured_profile, problem.cluster, problem.constraints, ((name, schedule.plan),)
-    )
+    plans = ((row.change.title, schedule.plan),)
+    return Project(problem.measured_profile, problem.cluster, problem.constraints, plans)
 
 
 def find_fit(
@@ -322,9 +322,8 @@ def list_rows(
         Called with the title of each change before it is tried.
     """
     over = options.stop.cancelled
-    ladders: list[Iterable[Change]] = [[as_it_is(problem, cluster, options)]]
-    ladders += list_ladders(problem, cluster, options)
-    for number, ladder in enumerate(ladders):
+    as_now = [as_it_is(problem, cluster, options)]
+    for number, ladder in enumerate(chain([as_now], list_ladders(problem, cluster, options))):
         for change in ladder:
             if over():
                 return
