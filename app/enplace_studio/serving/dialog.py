@@ -116,7 +116,6 @@ class ServingDialog(QDialog):
         self.text = QPlainTextEdit(readOnly=True)
         self.text.setAccessibleName("What to paste")
         self.text.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
-
         self.text.setFixedHeight(round(TEXT_HEIGHT * theme.scale))
 
     def _lay_out(self) -> None:
@@ -180,7 +179,7 @@ class ServingDialog(QDialog):
 
         def work() -> Serving:
             found = find_serving(model, cards, context, requests, objective, cache=cache)
-            assert found.pasted()  # which is computed here, in the thread
+            found.pasted()  # computes the commands here, in the thread, and keeps them
             return found
 
         self.background.forget()
