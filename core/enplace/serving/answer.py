@@ -30,7 +30,7 @@ from enplace.serving.search import (
 )
 from enplace.serving.splits import Served
 from enplace.serving.weights import read_weights
-from enplace.text import count, instead, listed, ms, percent, seconds, size, table
+from enplace.text import count, instead, ms, percent, seconds, size, table
 from enplace.values.device_names import device_label
 from enplace.values.result import Result
 
@@ -410,7 +410,5 @@ def _read(value: int | str, word: str, name: str, most: int) -> int:
     match = _TOKENS.fullmatch(f"{value}".strip())
     number = int(match[1]) * (1024 if match[2] else 1) if match else 0
     if not 0 < number <= most:
-        raise EnplaceError(
-            f"{name} is {listed([repr(value)])}; write 1 to {most:,}, also as 32k, or '{word}'"
-        )
+        raise EnplaceError(f"{name} is {value!r}; write 1 to {most:,}, also as 32k, or '{word}'")
     return number
