@@ -94,9 +94,10 @@ def list_ladders(problem: Problem, cluster: Cluster, options: PlaceOptions) -> I
     if options.objective == STEP_TIME:
         yield _accumulating(problem, plain, cluster)
     yield _smaller_batches(problem, plain, cluster)
-    yield _with_host(problem, plain, cluster)
-    yield _more_cards(problem, plain, cluster, options)
-    yield _larger_cards(problem, plain, cluster)
+    if any(device.kind == "gpu" for device in cluster.devices):
+        yield _with_host(problem, plain, cluster)
+        yield _more_cards(problem, plain, cluster, options)
+        yield _larger_cards(problem, plain, cluster)
 
 
 def _recomputing(problem: Problem, plain: Change, cluster: Cluster) -> Ladder:
@@ -170,7 +171,7 @@ def _with_host(problem: Problem, plain: Change, cluster: Cluster) -> Ladder:
     """Return the cluster with a host, if any variable may be there."""
     profile = problem.measured_profile
     may_be_there = np.isfinite(profile.time_us[:, 1]) & (profile.persistent_bytes > 0)
-    if cluster.cpus or not may_be_there.any():
+    if cluster.cpus or cluster.n_devices == MAX_DEVICES or not may_be_there.any():
         return ()
     title = f"a host with {size(HOST_BYTES)} for the variables that may be there"
     make = partial(replace, problem, cluster=with_host(cluster))
@@ -183,8 +184,6 @@ def _more_cards(
     """Yield more cards like the first one; for pipelines, as many as they are known to fit on."""
     n = len(cluster.gpus)
     about = _LINKED if n == 1 else ""
-    if not n:
-        return
     wanted = [(k, False) for k in sorted({n + 1, *(math.ceil(times * n) for times in MOST_TIMES)})]
     if plain.objective == THROUGHPUT:
         found = find_mends(_with_room(problem, cluster), options.load_rule)
@@ -215,8 +214,6 @@ def _with_room(problem: Problem, cluster: Cluster) -> Problem:
 
 def _larger_cards(problem: Problem, plain: Change, cluster: Cluster) -> Iterator[Change]:
     """Yield larger cards in the place of all GPUs."""
-    if not cluster.gpus:
-        return
     smallest = min(cluster.gpus, key=lambda gpu: cluster.devices[gpu].memory_bytes)
     for title, memory_bytes, speed in larger_than(cluster.devices[smallest]):
         devices = list(cluster.devices)

@@ -8,13 +8,14 @@ import pytest
 import enplace as ep
 from enplace.cli.answer import NO, YES
 from enplace.errors import EnplaceError
-from enplace.mends.changes import larger_than
+from enplace.mends.changes import larger_than, list_ladders
+from enplace.placers import PlaceOptions, Stop
 from enplace.readers import read_plan
 from enplace.readers.archive import read_project
-from enplace.values.cluster import Device
-from enplace.values.cluster_variants import THROUGH_HOST, with_gpus, with_host
+from enplace.values.cluster import MAX_DEVICES, Device
+from enplace.values.cluster_variants import THROUGH_HOST, boundless, with_gpus, with_host
 from enplace.values.measurement import Measurement
-from enplace.values.problem import Problem
+from enplace.values.problem import STEP_TIME, Problem
 from problems import cluster_of, profile_of
 
 KB, LAYERS, BATCH = 1000, 4, 8
@@ -118,6 +119,26 @@ def test_larger_cards_keep_what_is_known_of_their_speed(ways):
     title, n_bytes, speed = next(iter(larger_than(v100)))
     assert (title.partition(" of ")[0], n_bytes >> 30) == ("RTX 4090", 24)
     assert speed == pytest.approx(0.21)
+
+
+def first_changes(cluster):
+    """Return the first change of each kind for a step that every device can run."""
+    step = training_step()
+    problem = Problem(replace(step, time_us=step.time_us[:, [0, 0]]), boundless(cluster))
+    ladders = list_ladders(problem, cluster, PlaceOptions(STEP_TIME, Stop()))
+    return [each.key for each in (next(iter(ladder), None) for ladder in ladders) if each]
+
+
+def test_a_cluster_with_as_many_gpus_as_there_can_be_gets_no_host():
+    full = with_gpus(cluster_of(2, capacity_bytes=KB), MAX_DEVICES)
+    names = first_changes(full)
+    assert names[:3] == ["recompute", "accumulate-2", "batch-4"]
+    assert "host" not in names
+
+
+def test_a_machine_without_gpus_gets_no_cards():
+    cpu = replace(cluster_of(1), devices=(Device("CPU:0", "cpu", KB),))
+    assert first_changes(cpu) == ["accumulate-2", "batch-4"]
 
 
 def test_plans_that_fit_are_written_and_can_be_opened(ways, tmp_path):
