@@ -1,7 +1,5 @@
 """Tapes cut into stages, and pipelines of two processes; `make test-torch` runs them."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -191,10 +189,8 @@ def test_a_pipeline_of_two_processes_trains_like_the_script(tmp_path, schedule):
 
 def test_where_a_process_dies_the_others_end_and_a_line_says_so(tmp_path):
     _, problem, plan, wanted, (profile, job) = pipeline(tmp_path, "1f1b", "die")
-    begun = time.monotonic()
     with pytest.raises(WorkerError, match="process 1 of the pipeline ended without a result"):
         run_pipeline(problem, plan, wanted, job, profile, None, ignore)
-    assert time.monotonic() - begun < 300
 
 
 def test_pipelines_that_cannot_run_are_refused_before_anything_runs(tmp_path):
