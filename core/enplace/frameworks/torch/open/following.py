@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from enplace.frameworks.comparing import Values
 from enplace.frameworks.torch.open.calls import REPORT_S
 from enplace.frameworks.torch.record.modules import Modules, unwrapped
+from enplace.frameworks.torch.record.recorder import parameters_of
 from enplace.frameworks.torch.record.recording import EnoughError
 from enplace.processes.worker import Report
 
@@ -233,7 +234,7 @@ class Follower:
 
     def _keep_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         with _disable_current_modes():
-            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            for parameter in parameters_of([optimizer]):
                 if parameter.grad is not None:
                     name = self.modules.spell(self.modules.owner(parameter))
                     self._gradients[name] = parameter.grad.detach().clone()
@@ -247,13 +248,6 @@ class Follower:
             for parameter in parameters_of(self.optimizers):
                 found.setdefault(spell(self.modules.owner(parameter)), as_array(parameter))
             return found
-
-
-def parameters_of(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[torch.Tensor]:
-    """Iterate over what optimisers update."""
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            yield from group["params"]
 
 
 def wraps_another(optimizer: torch.optim.Optimizer) -> bool:

@@ -33,7 +33,7 @@ from enplace.frameworks.torch.error_text import explain, first_line, is_out_of_m
 from enplace.frameworks.torch.open.calls import REPORT_S, Calls, may_train
 from enplace.frameworks.torch.open.following import wraps_another
 from enplace.frameworks.torch.open.whole import check_whole, why_missing
-from enplace.frameworks.torch.record.recorder import NotRecordedError, check_hooks
+from enplace.frameworks.torch.record.recorder import NotRecordedError, check_hooks, parameters_of
 from enplace.frameworks.torch.record.recording import (
     EnoughError,
     LoadError,
@@ -301,9 +301,8 @@ class Watch:
 
     def _check_whole(self) -> None:
         roots = self._recording.modules.roots
-        groups = (group for each in self._optimizers for group in each.param_groups)
-        parameters = (each for group in groups for each in group["params"])
-        check_whole(self._source, chain(*(root.modules() for root in roots), parameters))
+        modules = (root.modules() for root in roots)
+        check_whole(self._source, chain(*modules, parameters_of(self._optimizers)))
 
     def _record(self) -> None:
         self._wanted.report("Recording a step", None)

@@ -409,12 +409,19 @@ def _explained(func: Any) -> Iterator[None]:
         ) from None
 
 
+def parameters_of(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[torch.Tensor]:
+    """Iterate over what optimisers update."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            yield from group["params"]
+
+
 def held_by(
     optimizers: Sequence[torch.optim.Optimizer],
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, str]]:
     """Iterate over parameters with each tensor that belongs to one, and what it is of it."""
     for optimizer in optimizers:
-        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+        for parameter in parameters_of([optimizer]):
             yield parameter, parameter, PARAMETER
             state: Mapping[Any, Any] = optimizer.state.get(parameter, {})
             for value in tree_leaves(dict(state)):
