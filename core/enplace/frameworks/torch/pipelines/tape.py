@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import torch
 from torch.overrides import TorchFunctionMode, _pop_mode_temporarily
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from enplace.errors import PlanError
 
@@ -104,11 +104,8 @@ class Call:
             return value.tensor if isinstance(value, Kept) else value
 
         args, kwargs = tree_map(found, (self.args, self.kwargs))
-        leaves = tree_flatten(self.function(*args, **kwargs))[0] if self.makes else None
-        if leaves is None:
-            self.function(*args, **kwargs)
-        else:
-            known.update({number: leaves[at] for at, number in self.makes})
+        leaves = tree_leaves(self.function(*args, **kwargs))
+        known.update({number: leaves[at] for at, number in self.makes})
         if self.changes is not None:
             known[self.changes] = args[0]
 
