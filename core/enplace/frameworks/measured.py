@@ -392,6 +392,48 @@ class MeasuredRun(Frozen):
         }
 
 
+def run_by_module(
+    problem: Problem,
+    plan: Plan,
+    step_times_us: FloatArray,
+    predicted_us: float,
+    modules: tuple[int, int],
+    facts: Mapping[str, Any],
+) -> MeasuredRun:
+    """Return a run whose modules were placed, before any comparison; of its ops nothing is known.
+
+    Parameters
+    ----------
+    predicted_us : float
+        The simulator's prediction of the step; NaN if there is none.
+    modules : tuple of (int, int)
+        How many were checked, and how many of them were on their planned device.
+    """
+    n_ops = problem.profile.n_ops
+    unknown = np.full(n_ops, np.nan)
+    return MeasuredRun(
+        profile=problem.profile,
+        plan=plan,
+        cluster=problem.cluster,
+        step_times_us=step_times_us,
+        op_time_us=unknown,
+        op_start_us=unknown,
+        op_finish_us=unknown,
+        op_device=np.full(n_ops, NOT_SEEN),
+        op_memory_bytes=np.zeros(n_ops, dtype=np.int64),
+        ops_checked=None,
+        ops_on_planned_device=None,
+        order_violations=None,
+        loss_difference=np.nan,
+        weights_difference=np.nan,
+        stock_step_time_us=np.nan,
+        predicted_step_time_us=predicted_us,
+        modules_checked=modules[0],
+        modules_on_planned_device=modules[1],
+        facts=facts,
+    )
+
+
 def _finite(value: float | None) -> float | None:
     """Null stands for unknown figures, because JSON has no NaN."""
     return value if value is not None and math.isfinite(value) else None

@@ -19,15 +19,15 @@ from enplace.errors import ClusterError, EnplaceError, PlanError
 from enplace.files.folders import temporary_folder
 from enplace.frameworks.comparing import first_step_difference
 from enplace.frameworks.devices import LOCAL
-from enplace.frameworks.measured import NOT_SEEN, MeasuredRun, quartiles_us
+from enplace.frameworks.measured import MeasuredRun, median_us, quartiles_us, run_by_module
 from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.torch.error_text import lacking
-from enplace.frameworks.torch.open.following import SEED
 from enplace.frameworks.torch.pipelines.pipeline_files import ANSWER, JOB, PROGRESS, SCHEDULES, WHY
 from enplace.frameworks.torch.run.comparison import (
     AFTER_FIRST,
     LOSS,
     WEIGHTS,
+    about_run,
     difference_of,
     group_of,
     steps_of,
@@ -217,34 +217,18 @@ def _seen(
             row["predicted_busy_share"] = busy_us / predicted.makespan_us
             row["predicted_peak_bytes"] = int(predicted.peak_bytes[at])
         rows.append(row)
-    unknown, n_ops = np.full(problem.profile.n_ops, np.nan), problem.profile.n_ops
-    return MeasuredRun(
-        profile=problem.profile,
-        plan=plan,
-        cluster=problem.cluster,
-        step_times_us=times_us,
-        op_time_us=unknown,
-        op_start_us=unknown,
-        op_finish_us=unknown,
-        op_device=np.full(n_ops, NOT_SEEN),
-        op_memory_bytes=np.zeros(n_ops, dtype=np.int64),
-        ops_checked=None,
-        ops_on_planned_device=None,
-        order_violations=None,
-        loss_difference=np.nan,
-        weights_difference=np.nan,
-        stock_step_time_us=np.nan,
-        predicted_step_time_us=np.nan if predicted is None else predicted.makespan_us,
-        modules_checked=sum(each.details["modules"] for each in answers),
-        modules_on_planned_device=sum(each.details["modules_in_place"] for each in answers),
-        facts={
-            "devices": devices,
+    checked, in_place = (
+        sum(each.details[key] for each in answers) for key in ("modules", "modules_in_place")
+    )
+    return run_by_module(
+        problem,
+        plan,
+        times_us,
+        np.nan if predicted is None else predicted.makespan_us,
+        (checked, in_place),
+        {
+            **about_run(devices, first["compared_steps"], first["is_compiled"]),
             "processes": len(answers),
-            "ordered": False,
-            "compared_steps": first["compared_steps"],
-            "seed": SEED,
-            "compiled": first["is_compiled"],
-            "torch": torch.__version__,
             "pipeline": {
                 "schedule": wanted.schedule,
                 "microbatches": wanted.number,
@@ -277,13 +261,13 @@ def _compared(run: MeasuredRun, answers: Sequence[Message], plain: Message) -> M
     weights, first = together(WEIGHTS), together(AFTER_FIRST)
     ours = way_of(steps_of(answers[0].arrays), first)
     other = way_of(steps_of(theirs), same(AFTER_FIRST, first))
-    times_us = np.array(plain.details["times_us"])
+    times_us = plain.details["times_us"]
     return replace(
         run,
         loss_difference=difference_of(group_of(answers[0].arrays, LOSS), group_of(theirs, LOSS)),
         weights_difference=difference_of(weights, same(WEIGHTS, weights)),
         first_step_difference=first_step_difference(ours, other),
-        stock_step_time_us=float(np.median(times_us)) if len(times_us) else np.nan,
+        stock_step_time_us=median_us(times_us),
         facts={
             **run.facts,
             "stock_quartiles_us": quartiles_us(times_us),

@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from enplace.frameworks.comparing import Values, Way, largest_difference
-from enplace.frameworks.torch.open.following import Follower
+from enplace.frameworks.torch.open.following import SEED, Follower
 
 LOSS, WEIGHTS, AFTER_FIRST, GRADIENTS = "loss", "weights", "first", "gradients"
 """Begin the names of arrays."""
+
+
+def about_run(devices: str, compared_steps: int, is_compiled: bool) -> dict[str, Any]:
+    """Collect the details that all runs of a plan share."""
+    return {
+        "devices": devices,
+        "ordered": False,
+        "compared_steps": compared_steps,
+        "seed": SEED,
+        "compiled": is_compiled,
+        "torch": torch.__version__,
+    }
 
 
 def results_of(follower: Follower) -> dict[str, Any]:

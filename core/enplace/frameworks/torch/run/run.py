@@ -17,13 +17,18 @@ import torch
 from enplace.errors import ClusterError, PlanError
 from enplace.frameworks.comparing import first_step_difference
 from enplace.frameworks.devices import LOCAL
-from enplace.frameworks.measured import NOT_SEEN, MeasuredRun, quartiles_us
+from enplace.frameworks.measured import (
+    NOT_SEEN,
+    MeasuredRun,
+    median_us,
+    quartiles_us,
+    run_by_module,
+)
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.measure.costs import MeasuredCosts
 from enplace.frameworks.torch.measure.profile import graph_of
 from enplace.frameworks.torch.open.following import (
     FIRST,
-    SEED,
     WARM_UPS,
     Follower,
     seed_all,
@@ -38,6 +43,7 @@ from enplace.frameworks.torch.run.comparison import (
     GRADIENTS,
     LOSS,
     WEIGHTS,
+    about_run,
     difference_of,
     group_of,
     results_of,
@@ -54,7 +60,6 @@ from enplace.processes.worker import Report
 from enplace.text import count, finite, listed
 from enplace.values.plan import Plan, follow_graph
 from enplace.values.problem import Problem
-from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
 
 
@@ -226,35 +231,21 @@ class _ByModule(Follower):
 
 def _seen_by_module(problem: Problem, plan: Plan, follower: _ByModule, devices: str) -> MeasuredRun:
     """Say which modules ran where, before any comparison."""
-    n_ops, called = problem.profile.n_ops, [each.called for each in follower.placed]
+    called = [each.called for each in follower.placed]
     names = {str(each): problem.cluster.devices[at].name for at, each in follower.devices.items()}
     peaks = {
         name: torch.cuda.max_memory_allocated(at)
         for at, name in names.items()
         if at.startswith("cuda")
     }
-    unknown = np.full(n_ops, np.nan)
     schedule = _predicted(problem, plan, [])
-    return MeasuredRun(
-        profile=problem.profile,
-        plan=plan,
-        cluster=problem.cluster,
-        step_times_us=np.array(follower.times_us),
-        op_time_us=unknown,
-        op_start_us=unknown,
-        op_finish_us=unknown,
-        op_device=np.full(n_ops, NOT_SEEN),
-        op_memory_bytes=np.zeros(n_ops, dtype=np.int64),
-        ops_checked=None,
-        ops_on_planned_device=None,
-        order_violations=None,
-        loss_difference=np.nan,
-        weights_difference=np.nan,
-        stock_step_time_us=np.nan,
-        predicted_step_time_us=np.nan if schedule is None else schedule.makespan_us,
-        modules_checked=sum(map(len, called)),
-        modules_on_planned_device=sum(sum(each.values()) for each in called),
-        facts={
+    return run_by_module(
+        problem,
+        plan,
+        np.array(follower.times_us),
+        np.nan if schedule is None else schedule.makespan_us,
+        (sum(map(len, called)), sum(sum(each.values()) for each in called)),
+        {
             **_about(follower, devices),
             "allocator_peak_bytes": peaks,
             "deterministic": False,
@@ -333,15 +324,8 @@ def _facts(
 
 def _about(follower: Follower, devices: str) -> dict[str, Any]:
     """Collect the details that runs by op and by module share."""
-    return {
-        "devices": devices,
-        "ordered": False,
-        "compared_steps": follower.n_compared,
-        "warm_ups": min(WARM_UPS, follower.n_compared),
-        "seed": SEED,
-        "compiled": follower.is_compiled,
-        "torch": torch.__version__,
-    }
+    about = about_run(devices, follower.n_compared, follower.is_compiled)
+    return {**about, "warm_ups": min(WARM_UPS, follower.n_compared)}
 
 
 def _count_earlier(problem: Problem, plan: Plan, names: Sequence[str], middle: StepSeen) -> int:
@@ -387,7 +371,7 @@ def _compared(run: MeasuredRun, follower: Follower, plain: Message) -> MeasuredR
         group: difference_of(group_of(ours, group), group_of(theirs, group))
         for group in (LOSS, WEIGHTS, GRADIENTS)
     }
-    times_us: FloatArray = np.array(plain.details["times_us"])
+    times_us = plain.details["times_us"]
     first = (
         way_of(follower.losses, follower.after_first),
         way_of(steps_of(theirs), group_of(theirs, AFTER_FIRST)),
@@ -397,7 +381,7 @@ def _compared(run: MeasuredRun, follower: Follower, plain: Message) -> MeasuredR
         first_step_difference=first_step_difference(*first) if run.rounds else np.nan,
         loss_difference=differences[LOSS],
         weights_difference=differences[WEIGHTS],
-        stock_step_time_us=float(np.median(times_us)) if len(times_us) else np.nan,
+        stock_step_time_us=median_us(times_us),
         facts={
             **run.facts,
             "stock_quartiles_us": quartiles_us(times_us),
