@@ -56,6 +56,7 @@ from enplace.frameworks.torch.record.modules import unwrapped
 from enplace.frameworks.torch.record.recorder import ASIDE, given_tensors, held_by
 from enplace.frameworks.torch.run.comparison import results_of
 from enplace.frameworks.torch.run.hooks import modules_in_plan
+from enplace.frameworks.torch.run.matching import planned_devices
 from enplace.frameworks.torch.run.placed import Labels
 from enplace.frameworks.work import brief
 from enplace.processes.codecs import plan_from, problem_from, profile_from
@@ -81,7 +82,7 @@ class Pipelined(Follower):
         self, problem: Problem, plan: Plan, wanted: Microbatches, steps: int, report: Report
     ) -> None:
         super().__init__(steps, f"Running the plan as a pipeline ({wanted})", report)
-        self._planned = dict(zip(problem.profile.op_names, plan.device.tolist(), strict=True))
+        self._planned = planned_devices(problem, plan)
         devices = problem.cluster.devices
         self._names = [device_label(each.name) for each in devices]
         self._device = _device_here([each.kind for each in devices])

@@ -18,7 +18,7 @@ from torch.nn.modules import module as hooks
 
 from enplace.frameworks.torch.record.modules import unwrapped
 from enplace.frameworks.torch.run.hooks import PlacedModules, place_model, torch_devices
-from enplace.frameworks.torch.run.matching import check_plan
+from enplace.frameworks.torch.run.matching import check_plan, planned_devices
 from enplace.readers.plans import read_plan_alone
 from enplace.text import listed
 from enplace.values.plan import Plan
@@ -41,8 +41,7 @@ class Application:
         self.placed: list[PlacedModules] = []
         self._devices = torch_devices(problem.cluster, plan)
         self._on_labels = len({*self._devices.values()}) < len(self._devices)
-        names = problem.profile.op_names
-        self._planned = dict(zip(names, plan.device.tolist(), strict=True))
+        self._planned = planned_devices(problem, plan)
         self._others: list[str] = []
         self._is_refused = False
         self._known: dict[int, torch.nn.Module] = {}

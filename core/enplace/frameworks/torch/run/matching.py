@@ -134,6 +134,11 @@ def _home_of(scope: str, homes: Mapping[str, int]) -> int:
     return next((homes[each] for each in around if each in homes), homes[""])
 
 
+def planned_devices(problem: Problem, plan: Plan) -> dict[str, int]:
+    """Return the device of each op, by its name."""
+    return dict(zip(problem.profile.op_names, plan.device.tolist(), strict=True))
+
+
 def check_plan(problem: Problem, plan: Plan) -> None:
     """Refuse what PyTorch does not run: parts of ops, replicas of stages, recomputing.
 

@@ -51,7 +51,7 @@ from enplace.frameworks.torch.run.comparison import (
     way_of,
 )
 from enplace.frameworks.torch.run.hooks import PlacedModules, place_model, torch_devices
-from enplace.frameworks.torch.run.matching import check_plan, place_step
+from enplace.frameworks.torch.run.matching import check_plan, place_step, planned_devices
 from enplace.frameworks.torch.run.placed import PlacedMode, StepSeen
 from enplace.frameworks.torch.step import Timing
 from enplace.machine import simulate
@@ -157,8 +157,7 @@ class _ByOp(Follower):
 
     def __init__(self, problem: Problem, plan: Plan, steps: int, report: Report) -> None:
         super().__init__(steps, "Running the plan op by op", report)
-        names = problem.profile.op_names
-        self._planned = dict(zip(names, plan.device.tolist(), strict=True))
+        self._planned = planned_devices(problem, plan)
         self._n_devices = problem.cluster.n_devices
         self._recorder: Recorder | None = None
         self.mode: PlacedMode | None = None
@@ -207,8 +206,7 @@ class _ByModule(Follower):
 
     def __init__(self, problem: Problem, plan: Plan, steps: int, report: Report) -> None:
         super().__init__(steps, "Running the plan by module", report)
-        names = problem.profile.op_names
-        self._planned = dict(zip(names, plan.device.tolist(), strict=True))
+        self._planned = planned_devices(problem, plan)
         self.devices = torch_devices(problem.cluster, plan)
         self.placed: list[PlacedModules] = []
 
