@@ -25,6 +25,7 @@ from enplace.frameworks.measured import (
     run_by_module,
 )
 from enplace.frameworks.source import Source
+from enplace.frameworks.torch.framework import FRAMEWORK
 from enplace.frameworks.torch.measure.costs import MeasuredCosts
 from enplace.frameworks.torch.measure.profile import graph_of
 from enplace.frameworks.torch.open.following import (
@@ -103,15 +104,15 @@ def run_placed(
         If the script has too few steps, or fails before.
     """
     follower: Follower
-    if devices.strip().lower().startswith("gpu:"):
-        follower = by_module = _ByModule(problem, plan, steps, report)
-        _follow(source, follower)
-        run = _seen_by_module(problem, plan, by_module, devices)
-    else:
+    if FRAMEWORK.uses_labels(devices):
         check_hooks()
         follower = by_op = _ByOp(problem, plan, steps, report)
         _follow(source, follower)
         run = _seen_by_op(problem, plan, by_op, devices)
+    else:
+        follower = by_module = _ByModule(problem, plan, steps, report)
+        _follow(source, follower)
+        run = _seen_by_module(problem, plan, by_module, devices)
     return run if plain is None else _compared(run, follower, plain)
 
 
@@ -124,7 +125,7 @@ def check_devices(problem: Problem, plan: Plan, devices: str) -> None:
         With what to do instead.
     """
     check_plan(problem, plan)
-    if devices.strip().lower().startswith("gpu:"):
+    if not FRAMEWORK.uses_labels(devices):
         found = torch_devices(problem.cluster, plan)
         if all(each.type == "cpu" for each in found.values()):
             raise ClusterError(
