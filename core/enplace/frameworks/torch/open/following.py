@@ -13,14 +13,13 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.optim import optimizer as hooks
 from torch.utils._python_dispatch import _disable_current_modes
 
 from enplace.frameworks.comparing import Values
 from enplace.frameworks.torch.open.calls import REPORT_S
+from enplace.frameworks.torch.open.rounds import Rounds
 from enplace.frameworks.torch.record.modules import Modules, unwrapped
 from enplace.frameworks.torch.record.recorder import parameters_of
-from enplace.frameworks.torch.record.recording import EnoughError
 from enplace.processes.worker import Report
 
 SEED = 0
@@ -63,7 +62,7 @@ def without_dropout() -> Iterator[None]:
         yield
 
 
-class Follower:
+class Follower(Rounds):
     """Follows the steps of a script, of which each ends with the optimiser that came last.
 
     Attributes
@@ -80,13 +79,12 @@ class Follower:
     mend = "correct the script"
 
     def __init__(self, steps: int, what: str, report: Report) -> None:
+        super().__init__()
         self.modules = Modules()
-        self.optimizers: list[torch.optim.Optimizer] = []
         self.is_compiled = False
         self._all = FIRST + WARM_UPS + steps
         self._what, self._report = what, report
-        self._depth, self._report_at = 0, 0.0
-        self._is_done = False
+        self._report_at = 0.0
         self._reset()
 
     def _reset(self) -> None:
@@ -126,11 +124,7 @@ class Follower:
     def hooked(self) -> Iterator[None]:
         """Follow the steps within the block."""
         with ExitStack() as stack:
-            for hook in (
-                hooks.register_optimizer_step_pre_hook(self._begin),
-                hooks.register_optimizer_step_post_hook(self._end),
-            ):
-                stack.callback(hook.remove)
+            self.hook_optimizers(stack)
             backward = patch.object(
                 torch.autograd, "backward", self._noted(torch.autograd.backward)
             )
@@ -160,43 +154,25 @@ class Follower:
             self.modules.__exit__()
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimiser begins its step."""
-
-    def leave_optimizer(self) -> None:
-        """An optimiser has ended its step."""
+        if FIRST <= self._number < FIRST + WARM_UPS:
+            self._keep_gradients(optimizer)
 
     # The script
 
-    def _begin(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if wraps_another(optimizer):
-            return
-        self._depth += 1
-        if self._depth == 1:
-            if FIRST <= self._number < FIRST + WARM_UPS:
-                self._keep_gradients(optimizer)
-            self.enter_optimizer(optimizer)
+    def begin_anew(self) -> None:
+        self.leave(False)
+        self._reset()
+        self._next()
 
-    def _end(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if wraps_another(optimizer):
-            return
-        self._depth -= 1
-        if self._depth:
-            return
-        self.leave_optimizer()
-        if self._is_done:
-            raise EnoughError  # the script's own ``except:`` caught it
-        if not any(each is optimizer for each in self.optimizers):
-            self.optimizers.append(optimizer)
-            self.leave(False)
-            self._reset()  # its round has one optimiser more than those before
-        elif self.optimizers[-1] is not optimizer:
-            return
-        else:
-            self._step_ended()
+    def end_round(self) -> None:
+        self._step_ended()
+        self._next()
+
+    def _next(self) -> None:
+        """Go on to the next step."""
         self._number += 1
         if self._number >= self._all:
-            self._is_done = True
-            raise EnoughError
+            self.stop()
         if self._number == FIRST + 1:
             self.after_first = self._values()
         if self._number >= FIRST:
@@ -248,11 +224,6 @@ class Follower:
             for parameter in parameters_of(self.optimizers):
                 found.setdefault(spell(self.modules.owner(parameter)), as_array(parameter))
             return found
-
-
-def wraps_another(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimiser only calls another, as that of accelerate does."""
-    return isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer)
 
 
 def as_array(tensor: torch.Tensor) -> NDArray[Any]:

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from unittest.mock import patch
 
 import torch
-from torch.optim import optimizer as hooks
 
 from enplace.errors import EnplaceError
 from enplace.frameworks.programs import (
@@ -31,7 +30,7 @@ from enplace.frameworks.programs import (
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.error_text import explain, first_line, is_out_of_memory
 from enplace.frameworks.torch.open.calls import REPORT_S, Calls, may_train
-from enplace.frameworks.torch.open.following import wraps_another
+from enplace.frameworks.torch.open.rounds import Rounds
 from enplace.frameworks.torch.open.whole import check_whole, why_missing
 from enplace.frameworks.torch.record.recorder import NotRecordedError, check_hooks, parameters_of
 from enplace.frameworks.torch.record.recording import (
@@ -142,7 +141,7 @@ def without_compiler(note: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-class Watch:
+class Watch(Rounds):
     """Follows the steps of a script's optimisers, and says when to record and when to time.
 
     Attributes
@@ -154,18 +153,17 @@ class Watch:
     mend = "correct the script"
 
     def __init__(self, source: Source, make_clock: Callable[[], Clock], wanted: Wanted) -> None:
+        super().__init__()
         self._source, self._wanted = source, wanted
         self._forward = bool(source.options.get("forward"))
         ends = self._forward or not may_train(source)
         self._calls = Calls(source, make_clock(), wanted, ends)
         self._recording = Recording(make_clock(), lambda: current_line(source))
         self._clock = self._recording.clock
-        self._optimizers: list[torch.optim.Optimizer] = []
-        self._depth = 0
         self._step: Step | None = None
         self._plain, self._again = 0, -1
         self._report_at = 0.0
-        self._is_done = self._is_compiled = self._starts_processes = False
+        self._is_compiled = self._starts_processes = False
 
     @property
     def has_step(self) -> bool:
@@ -188,7 +186,7 @@ class Watch:
         raise LoadError(f"{os.path.basename(self._source.path)}: {self._why_nothing()}")
 
     def _why_nothing(self) -> str:
-        if self._optimizers:
+        if self.optimizers:
             return "it made only one step of its optimiser; let it make at least two"
         if self._calls.made_gradients:
             return (
@@ -217,15 +215,8 @@ class Watch:
             stack.enter_context(self._calls.hooked())
             start = patch.object(BaseProcess, "start", self._noted(BaseProcess.start))
             stack.enter_context(start)
-            for hook in (
-                ()
-                if self._forward
-                else (
-                    hooks.register_optimizer_step_pre_hook(self._begin),
-                    hooks.register_optimizer_step_post_hook(self._end),
-                )
-            ):
-                stack.callback(hook.remove)
+            if not self._forward:
+                self.hook_optimizers(stack)
             stack.callback(self._recording.stop)
             yield
 
@@ -237,52 +228,34 @@ class Watch:
 
         return start
 
-    def _begin(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if wraps_another(optimizer):
-            return
-        self._depth += 1
-        if self._depth == 1:
-            self._calls.forget()
-        if self._recording.recorder is not None and self._depth == 1:
+    def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self._calls.forget()
+        if self._recording.recorder is not None:
             self._recording.recorder.at.enter_optimizer(optimizer)
 
-    def _end(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if wraps_another(optimizer):
-            return
-        self._depth -= 1
-        if self._depth:
-            return
+    def leave_optimizer(self) -> None:
         if self._recording.recorder is not None:
             self._recording.recorder.at.leave_optimizer()
-        if self._is_done:
-            raise EnoughError  # the script's own ``except:`` caught it
-        if not any(each is optimizer for each in self._optimizers):
-            self._optimizers.append(optimizer)
-            self._begin_anew()
-        elif self._optimizers[-1] is optimizer:
-            self._next()
 
-    def _begin_anew(self) -> None:
-        """Begin with this step: its round has one optimiser more than those before."""
+    def begin_anew(self) -> None:
         self._check_whole()
         self._recording.stop()
         self._step, self._plain, self._again = None, 0, -1
         self._record()
 
-    def _next(self) -> None:
-        """A step has ended: decide what to do with the next one."""
+    def end_round(self) -> None:
+        """Decide what to do with the next step."""
         if was_plain := self._recording.recorder is None:
             self._plain += 1
             self._clock.end_plain()
             self._tell()
         else:
-            found = self._recording.end(self._optimizers)
+            found = self._recording.end(self.optimizers)
             self._step = self._recording.shorter(self._step, found)
             self._check_whole()
             self._again += 1
         if self._is_finished():
-            self._is_done = True
-            raise EnoughError
+            self.stop()
         if self._recording.is_due(self._plain, self._again, self._wanted.plain):
             self._record()
         elif not was_plain:
@@ -302,8 +275,8 @@ class Watch:
     def _check_whole(self) -> None:
         roots = self._recording.modules.roots
         modules = (root.modules() for root in roots)
-        check_whole(self._source, chain(*modules, parameters_of(self._optimizers)))
+        check_whole(self._source, chain(*modules, parameters_of(self.optimizers)))
 
     def _record(self) -> None:
         self._wanted.report("Recording a step", None)
-        self._recording.begin(self._optimizers)
+        self._recording.begin(self.optimizers)

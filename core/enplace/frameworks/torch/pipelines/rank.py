@@ -123,6 +123,7 @@ class Pipelined(Follower):
         """Nothing to end."""
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        super().enter_optimizer(optimizer)
         self._exchange()
 
     def _values(self) -> dict[str, NDArray[Any]]:

@@ -192,6 +192,7 @@ class _ByOp(Follower):
         self.mode = PlacedMode(self.modules, placed, self._n_devices)
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        super().enter_optimizer(optimizer)
         for each in (self._recorder, self.mode):
             if each is not None:
                 each.at.enter_optimizer(optimizer)
