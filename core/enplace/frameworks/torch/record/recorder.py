@@ -8,7 +8,6 @@ the forward op that made its node of autograd: both have its sequence number.
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from enplace.errors import EnplaceError
 from enplace.frameworks.torch.error_text import first_line, lacking
 from enplace.frameworks.torch.record.op_kinds import ALLOCATES, kind_of
-from enplace.frameworks.torch.record.storages import memories_of, n_bytes_of
+from enplace.frameworks.torch.record.storages import OfMemories, memories_of, n_bytes_of
 from enplace.frameworks.torch.record.timing import Clock
 from enplace.frameworks.torch.record.work import work_of
 from enplace.frameworks.torch.step import (
@@ -228,7 +227,7 @@ class Recorder(TorchDispatchMode):
         self._modules, self._clock, self._line = modules, clock, line
         self._ops: list[RecordedOp] = []
         self._blocks: list[_Block] = []
-        self._known: dict[int, tuple[weakref.ref[Any], _Block]] = {}
+        self._known = OfMemories[_Block]()
         self.at = Whereabouts(modules)
         self._calls = 0
         self._is_over = False
@@ -339,21 +338,15 @@ class Recorder(TorchDispatchMode):
         ]
 
     def _block(self, memory: Any, n_bytes: int, device: str, first: int) -> _Block:
-        key = id(memory)
-        found = self._known.get(key)
-        if found is not None and found[0]() is memory:
-            return found[1]
-        block = _Block(len(self._blocks), n_bytes, device, first)
-        self._blocks.append(block)
+        def make() -> _Block:
+            self._blocks.append(_Block(len(self._blocks), n_bytes, device, first))
+            return self._blocks[-1]
 
-        def freed(_: object) -> None:
-            if not self._is_over:
-                block.last = len(self._ops) - 1
-            if key in self._known and self._known[key][1] is block:
-                del self._known[key]
+        return self._known.find(memory, make, self._freed)
 
-        self._known[key] = (weakref.ref(memory, freed), block)
-        return block
+    def _freed(self, block: _Block) -> None:
+        if not self._is_over:
+            block.last = len(self._ops) - 1
 
     # The end
 
@@ -370,7 +363,7 @@ class Recorder(TorchDispatchMode):
             )
             for each in self._blocks
         )  # fmt: skip
-        self._known.clear()
+        self._known.forget()
         modules = self._modules
         return Step(
             name, ops, storages, modules.batch_shapes(), modules.n_models, tuple(modules.tied())

@@ -6,8 +6,9 @@ show no storage, so they stand for their own memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -20,6 +21,50 @@ _OF_PARTS = {
     torch.jagged: ("values", "offsets"),
 }
 """By the layout of a tensor, the methods that return its parts."""
+
+
+Known = TypeVar("Known")
+
+
+class OfMemories(Generic[Known]):
+    """What is known of memories, of each for as long as it lives."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], Known]] = {}
+
+    def find(self, memory: Any, make: Callable[[], Known], freed: Callable[[Known], None]) -> Known:
+        """Return what is known of a memory.
+
+        Parameters
+        ----------
+        memory : object
+            As :func:`memories_of` yields it.
+        make : callable
+            Makes what is known of a new one.
+        freed : callable
+            Gets that when the memory is freed.
+        """
+        key = id(memory)  # which another memory may have later
+        found = self._known.get(key)
+        if found is not None and found[0]() is memory:
+            return found[1]
+        made = make()
+
+        def forgotten(_: object) -> None:
+            freed(made)
+            if key in self._known and self._known[key][1] is made:
+                del self._known[key]
+
+        self._known[key] = weakref.ref(memory, forgotten), made
+        return made
+
+    def all(self) -> list[Known]:
+        """Return what is known of those that live."""
+        return [known for _, known in self._known.values()]
+
+    def forget(self) -> None:
+        """Forget all of them; none is noticed as it is freed."""
+        self._known.clear()
 
 
 def memories_of(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, Any, int]]:

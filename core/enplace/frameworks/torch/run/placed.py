@@ -7,7 +7,6 @@ device that reads it. So an op gets nothing that a plan does not send it, and co
 from __future__ import annotations
 
 import time
-import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from enplace.frameworks.torch.record.recorder import (
     name_of,
     run_parts,
 )
+from enplace.frameworks.torch.record.storages import OfMemories
 from enplace.frameworks.torch.run.matching import PlacedStep
 
 
@@ -45,27 +45,18 @@ class Labels:
     """The devices of storages, and how many bytes each device holds."""
 
     def __init__(self, n_devices: int) -> None:
-        self._known: dict[int, tuple[weakref.ref[Any], _Block]] = {}
+        self._known = OfMemories[_Block]()
         self._bytes = [0] * n_devices
         self.peak_bytes = [0] * n_devices
 
     def of(self, tensor: torch.Tensor) -> _Block:
         """Return the block of a tensor's storage."""
         storage = tensor.untyped_storage()
-        key = id(storage)
-        found = self._known.get(key)
-        if found is not None and found[0]() is storage:
-            return found[1]
-        block = _Block(storage.nbytes())
+        return self._known.find(storage, lambda: _Block(storage.nbytes()), self._freed)
 
-        def freed(_: object) -> None:
-            self.put(block, None)
-            self.changed(block)
-            if key in self._known and self._known[key][1] is block:
-                del self._known[key]
-
-        self._known[key] = weakref.ref(storage, freed), block
-        return block
+    def _freed(self, block: _Block) -> None:
+        self.put(block, None)
+        self.changed(block)
 
     def put(self, block: _Block, device: int | None, fixed: bool = False) -> None:
         """Give a block its device; a fixed one stays there, whatever writes to it."""
@@ -87,7 +78,7 @@ class Labels:
 
     def begin_step(self) -> None:
         """Forget copies, and where all but fixed blocks are: they are inputs of the step."""
-        for _, block in [*self._known.values()]:
+        for block in self._known.all():
             self.changed(block)
             if not block.is_fixed:
                 self.put(block, None)
