@@ -229,7 +229,7 @@ def serve(cluster: str, task: str, framework: str | None) -> Answer:
     """Serve TASK of the hosts in CLUSTER until stopped, so that plans can run across hosts.
 
     TASK is, for example, /job:worker/task:0. Run this on each host, with the same cluster file,
-    before you run the plan on one of them. How to serve a decoder model, plan-serving says.
+    before you run the plan on one of them. To plan how a decoder model is served, use plan-serving.
     """
     from enplace.frameworks.registry import frameworks, server_framework
     from enplace.processes.wire import Message

@@ -31,7 +31,7 @@ def scope_of(op: RecordedOp) -> str:
 
 
 class UniqueNames:
-    """Gives every op a name of its own, with a number where others have the same."""
+    """Gives every op its own name, with a number where others have the same."""
 
     def __init__(self) -> None:
         self._used: dict[str, int] = {}

@@ -84,7 +84,7 @@ class RecordedOp:
     is_view : bool
         Whether it only shows a storage in another way.
     step_call : int
-        Of an op inside of an optimiser's step: the how manyth step it is, from 1; else 0.
+        The number of the optimiser's step that the op is in, from 1; 0 outside of one.
     optimizer : str
         The type of that optimiser.
     work : Work

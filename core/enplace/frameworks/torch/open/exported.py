@@ -167,7 +167,7 @@ class Program:
         return max(least, 1) if size.hint is None else size.hint
 
     def chosen(self, batch_size: int, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return the size of each symbol, as it was exported or as somebody wants it.
+        """Return the size of each symbol, as it was exported or as it is asked for.
 
         Raises
         ------

@@ -117,7 +117,7 @@ class _Run:
         return self._module
 
     def owner(self, parameter: torch.Tensor) -> str:
-        """Return the name of a parameter, for which nobody asks: no optimiser makes a step."""
+        """Return the name of a parameter; only optimisers ask for it, and here there are none."""
         return next(name for name, each in self._tensors.items() if each is parameter)
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor, str]]:
@@ -144,8 +144,7 @@ class _Run:
         """Say what an estimate left out."""
         if self._branches:
             yield (
-                f"Of {count(self._branches, 'condition')} (torch.cond), the branch of true was "
-                f"taken."
+                f"For {count(self._branches, 'condition')} (torch.cond), the true branch was taken."
             )
 
     def make_inputs(self) -> None:
@@ -154,7 +153,7 @@ class _Run:
             self._made[each.name] = (
                 each.value if each.meta is None else self._input(each, each.meta)
             )
-        self._given = [*self._made.values()]  # whoever calls the model keeps them
+        self._given = [*self._made.values()]  # as the caller of a model does
 
     def _input(self, given: Input, meta: TensorMeta) -> torch.Tensor:
         first = self._program.tied.get(given.owner)
@@ -256,7 +255,7 @@ class _Run:
             return torch.strided
         if value.kind == "memory format" and value.number in _FORMATS:
             return _FORMATS[value.number]
-        raise _fault(node, f"has a {value.kind} {value.number} that Enplace does not know; {_ELSE}")
+        raise _fault(node, f"has {value.kind} {value.number}, which Enplace does not know; {_ELSE}")
 
 
 _OPS_AT_ONCE = 500
@@ -300,7 +299,7 @@ def _call(node: Node, space: str, name: str, arguments: list[tuple[str, Any]]) -
     declared = op._schema.arguments
     by_name = dict(arguments)
     if "" in by_name or len(by_name) < len(arguments):
-        raise _fault(node, "has arguments without a name of their own; export it again")
+        raise _fault(node, "has arguments without names, or several with one name; export it again")
     if name.startswith("sym_size."):
         return by_name["self"].size(by_name["dim"])
     if op is torch.ops.aten.scaled_dot_product_attention.default:
@@ -375,7 +374,7 @@ def _refs(value: Any) -> Iterator[str]:
 
 
 def _last_uses(graph: Graph) -> dict[int, list[str]]:
-    """Return the values that each op is the last to read, or makes for nobody."""
+    """Return the values that each op is the last to read, or makes and nothing reads."""
     last: dict[str, int] = {}
     for number, node in enumerate(graph.nodes):
         last |= {name: number for name in node.results if name}

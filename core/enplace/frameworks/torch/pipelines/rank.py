@@ -144,8 +144,8 @@ class Pipelined(Follower):
                 return usual(module, *args, **kwargs)
             if self._waits_for_loss or not torch.is_grad_enabled():
                 raise PipelineRefusedError(
-                    "the script calls its model besides its training steps, where the weights of "
-                    "other stages are old; leave that out for this run"
+                    "the script calls its model outside of its training steps, where the weights "
+                    "of other stages are out of date; leave that out for this run"
                 )
             self._depth_of_calls += 1
             try:

@@ -109,7 +109,9 @@ def cut_tape(
             stage_of[at] = len(devices) - 1
     last = stage_of.get(maker[loss], -1)
     if len(devices) < 2:
-        raise PipelineRefusedError("the plan has the whole model on one device, so no stages")
+        raise PipelineRefusedError(
+            "the plan has the whole model on one device, so there are no stages"
+        )
     if last != len(devices) - 1:
         raise PipelineRefusedError(
             f"the loss does not depend on what {names[devices[-1]]} computes last; no pipeline "
@@ -156,7 +158,7 @@ def device_around(path: str, device_of: Mapping[str, int]) -> int | None:
 def _circle(call: Call, own: str, other: str) -> PipelineRefusedError:
     return PipelineRefusedError(
         f"'{call.module}' is on {own} and needs what {other} makes, which comes after the stage on "
-        f"{own}: these are no stages; make a plan with --objective throughput"
+        f"{own}: so these cannot be stages; make a plan with --objective throughput"
     )
 
 

@@ -2,7 +2,7 @@
 
 A script says neither what its stages are nor what its loss is. So its model is called with the
 first micro-batch of a batch, and its loss is taken of that; what either calls is the tape. Parts of
-it, each in a process of its own, are the stages of a pipeline (:mod:`.stages`). Whatever the script
+it, each in its own process, are the stages of a pipeline (:mod:`.stages`). Whatever the script
 takes from outside of the tape is a part of the batch if it has a row for each sample, and else
 stays as it is.
 """
@@ -177,7 +177,7 @@ class Tape(TorchFunctionMode):
         number = self._number_of.get(id(tensor))
         if number is None or tensor.numel() != 1:
             raise PipelineRefusedError(
-                "the script goes backward from something that is no single loss of one call of its "
+                "the script goes backward from something other than one loss of one call of its "
                 "model"
             )
         if self._turn < 0:
@@ -231,7 +231,8 @@ class Tape(TorchFunctionMode):
         if number is None:
             if self._in_model:
                 raise PipelineRefusedError(
-                    "the model takes a part of the batch from elsewhere than its arguments; pass it"
+                    "the model takes part of the batch from elsewhere than its arguments; pass it "
+                    "as one"
                 )
             number = self._batch_of[id(tensor)] = len(self.batch)
             self.batch[number] = tensor

@@ -157,7 +157,7 @@ class Whereabouts:
     optimizer : str
         The type of the optimiser whose step runs; empty outside of one.
     step_call : int
-        Of that step: the how manyth it is, from 1; else 0.
+        The number of that step, from 1; 0 outside of one.
     """
 
     def __init__(self, modules: Names) -> None:
@@ -197,7 +197,7 @@ class Whereabouts:
         else:
             found = ("", LOSS if self._seen_module else INPUT)
         if torch.is_grad_enabled() or module is not None:
-            # An op in place makes its node before the copy that it needs has one of its own.
+            # An op in place makes its node before the copy that it needs has its own.
             for each in range(min(self._last_node + 1, number), number + 1):
                 self._module_of_node.setdefault(each, found)
             self._last_node = number
@@ -294,7 +294,7 @@ class Recorder(TorchDispatchMode):
     def _parts(
         self, op: RecordedOp, given: Sequence[Any], made: Sequence[Any], n: int
     ) -> Iterator[RecordedOp]:
-        """Divide an op on lists: each parameter's part may have a device of its own."""
+        """Divide an op on lists: each parameter's part may have its own device."""
         bytes_of, total = dict(op.reads), sum(n_bytes for _, n_bytes in op.reads) or 1
         shared = [each for each in given if isinstance(each, torch.Tensor)]
         for part in range(n):
@@ -425,7 +425,7 @@ def held_by(
 
 
 def n_parts(name: str, args: Sequence[Any]) -> int:
-    """Return of how many parts an op on lists of tensors is; 1 for other ops."""
+    """Return how many parts an op on lists of tensors has; 1 for other ops."""
     lists = [each for each in args if is_list(each)]
     return len(lists[0]) if name.startswith(_ON_LISTS) and lists else 1
 

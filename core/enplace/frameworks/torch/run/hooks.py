@@ -151,7 +151,7 @@ class PlacedModules:
     Attributes
     ----------
     device : mapping of str to torch.device
-        Of each module with ops of its own, by its path; ``n_devices`` counts those of the plan,
+        Of each module that has ops itself, by its path; ``n_devices`` counts those of the plan,
         which may be labels of one.
     called : dict of str to bool
         The modules that ran, and whether each time on their device.

@@ -207,4 +207,4 @@ def test_conditions_and_sizes_that_depend_on_values_are_read(tmp_path):
     source = source_of(str(tmp_path / "branching.pt2"))
     found = record_program(read_program(source.path), source, ignore)
     assert [op.kind for op in found.step.ops].count("addmm") == 1
-    assert any("the branch of true was taken" in each for each in found.about)
+    assert any("the true branch was taken" in each for each in found.about)
