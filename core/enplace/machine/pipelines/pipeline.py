@@ -296,15 +296,18 @@ def samples_that_fill(problem: Problem, rule: LoadRule) -> int:
 
 
 @lru_cache(maxsize=1)  # the text, the numbers and the mends of one answer ask for it
+def counts_in_flight(problem: Problem, rule: LoadRule) -> bool:
+    """Whether samples in flight count towards memory; those that never go back leave nothing."""
+    return rule.in_flight and bool(backward_ops(problem).any())
+
+
 def fill_pipeline(problem: Problem, plan: Plan) -> PipelineSchedule | None:
     """Simulate a plan for throughput in training with as many samples as it ever holds.
 
     None for other plans, and if only one sample counts towards memory.
     """
     rule = plan.load_rule
-    if plan.objective != THROUGHPUT or rule is None or not rule.in_flight:
-        return None
-    if not backward_ops(problem).any():
+    if plan.objective != THROUGHPUT or rule is None or not counts_in_flight(problem, rule):
         return None
     return simulate_pipeline(problem, plan, rule.pipeline, samples_that_fill(problem, rule), rule)
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
 from enplace.machine.pipelines.memory import added_by_stages, forward_bytes, least_bytes
 from enplace.machine.pipelines.one_by_one import find_step
 from enplace.machine.pipelines.pipeline import (
     PipelineSchedule,
+    counts_in_flight,
     samples_that_fill,
     simulate_pipeline,
     time_with_room_us,
@@ -33,14 +33,14 @@ def held_by_stages(problem: Problem, rule: LoadRule) -> IntArray | None:
 
     In training, it is what the op surely holds; samples in flight are counted separately.
     """
-    if not rule.in_flight or not backward_ops(problem).any():
+    if not counts_in_flight(problem, rule):
         return None
     return least_bytes(problem)
 
 
 def samples_matter(problem: Problem, rule: LoadRule) -> bool:
     """Whether samples in flight may need more memory than a device has."""
-    if not rule.in_flight or not backward_ops(problem).any():
+    if not counts_in_flight(problem, rule):
         return False
     kept = int(forward_bytes(problem).sum())
     sums = problem.profile.held_bytes[added_by_stages(problem)]

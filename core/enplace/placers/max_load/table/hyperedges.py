@@ -122,11 +122,8 @@ def find_held(problem: Problem, label: IntArray, rule: LoadRule) -> Hyperedges:
     if counts_whole_nodes(profile):
         np.add.at(sums.own_us[:, 0, KEPT], label, forward_bytes(problem))
         apart = np.arange(N_HELD) == RECEIVED
-    once, weights, added = (
-        once_per_step(profile),
-        given_by_variables(profile),
-        added_by_stages(problem),
-    )
+    once, weights = once_per_step(profile), given_by_variables(profile)
+    added = added_by_stages(problem)
     kept = np.zeros(profile.n_tensors, dtype=bool)
     holds = holds_of_samples(profile)
     # What lies in the memory of another tensor counts as read with it.
