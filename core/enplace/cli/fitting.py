@@ -75,9 +75,9 @@ def fit(
 ) -> Answer:
     """Show what would make PROFILE fit in memory, and what each way costs.
 
-    If it does not fit as it is, a plan is sought with recomputation, accumulated gradients, a
-    smaller batch, more and larger cards. Of each kind, what asks for most comes last and is tried
-    only if the rest does not fit.
+    If it does not fit as it is, plans are sought with recomputation, accumulated gradients, a
+    smaller batch, a host, and more or larger cards. Of each kind, what asks for most comes last
+    and is tried only if the rest does not fit.
 
     Exit status 1 if nothing was found that fits.
     """

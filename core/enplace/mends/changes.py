@@ -31,7 +31,7 @@ from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
 from enplace.values.profile import Profile
 
 MOST_PARTS = 64
-"""Most parts of a batch whose size nobody knows."""
+"""Most parts of a batch whose size is not known."""
 
 MOST_TIMES = (1.5, 2, 4)
 """How many times as many GPUs are tried after one more."""
@@ -235,9 +235,9 @@ def _larger_cards(problem: Problem, plain: Change, cluster: Cluster) -> Iterator
 
 
 def larger_than(device: Device) -> Iterator[tuple[str, int, float]]:
-    """Yield larger cards: what to call them, their memory, and their speed; 0 if nobody knows it.
+    """Yield larger cards: what to call them, their memory, and their speed; 0 if it is not known.
 
-    Of a size, that card is taken whose speed is nearest.
+    Of the cards of one size, the one with the nearest speed is taken.
     """
     own = GPUS.get(device.model)
     if own is None:

@@ -137,7 +137,9 @@ class Fit:
         known = (
             "Proven: it does not fit as it is" if row.is_proven else "As it is, no plan was found"
         )
-        return f"{known}. {f'{found} of the changes below fit' if found else 'Nor with a change'}."
+        if not found:
+            return f"{known}. No change that was tried makes it fit."
+        return f"{known}. {found} of the changes below {'fits' if found == 1 else 'fit'}."
 
     @property
     def notes(self) -> list[str]:
@@ -308,7 +310,7 @@ def list_rows(
     seconds_each: float = ROW_S,
     begin: Callable[[str], None] = lambda title: None,
 ) -> Iterator[Row]:
-    """Yield a row for what it is, and if that does not fit, for each change that is tried.
+    """Yield a row for the problem as it is and, if that does not fit, one for each change tried.
 
     Parameters
     ----------
@@ -317,7 +319,7 @@ def list_rows(
     method : callable
         Returns the method for an objective.
     options : PlaceOptions
-        Its stop ends all.
+        Its stop ends the whole search.
     begin : callable
         Called with the title of each change before it is tried.
     """

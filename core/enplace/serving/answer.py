@@ -159,7 +159,7 @@ class Serving:
 
     @property
     def facts(self) -> list[str]:
-        """Of whom the tokens per second are, and what else is estimated, in phrases."""
+        """Whose tokens per second these are, and what else is estimated, in phrases."""
         served, requests = self.served, count(self.served.costs.wanted.requests, "request")
         groups = f" in {served.n_groups} groups" if served.n_groups > 1 else ""
         prompt = count(served.costs.prompt, "token")
@@ -186,7 +186,9 @@ class Serving:
             )
             lacks = self.served.stage_bytes[0].weights - self.served.spare_bytes[0]
             if lacks > 0:
-                found.append(f"Its memory lacks {size(lacks)}, read from the disk.")
+                found.append(
+                    f"Of their weights, {size(lacks)} do not fit there and are read from the disk."
+                )
         return found
 
     def _devices(self) -> str:

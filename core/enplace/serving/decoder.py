@@ -49,7 +49,7 @@ _PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "gpt_oss": 2, "gpt-oss"
 """Of models whose older files do not say it: one layer in so many sees the whole context."""
 
 _WINDOWED = ("mistral", "mixtral", "phi3", "starcoder2")
-"""Models of whose layers each has the window that the file names."""
+"""Models in which every layer has the window that the file names."""
 
 _STATES = ("ssm.state_size", "wkv.head_size", "shortconv.l_cache", "kda.head_dim")
 _TEXT_MODELS = ("CausalLM", "LMHeadModel", "ConditionalGeneration", "LMHead", "LanguageModel")
@@ -285,7 +285,7 @@ class _Facts:
         key = "attention.head_count_kv"
         if isinstance(heads := self._config.get(key), list):
             if len(heads) < self.n_layers or not all(type(n) is int and n > 0 for n in heads):
-                self.refuse(f"{key}: some layers have no cache of keys; this kind is not planned")
+                self.refuse(f"{key}: some layers keep no keys, and such a model cannot be planned")
             return [each * int(n) for n in heads[: self.n_layers]]
         usual = 1 if self._config.get("multi_query") is True else self._heads
         heads = self._number("num_key_value_heads", "n_head_kv", key, default=usual)
@@ -302,7 +302,9 @@ class _Facts:
         if isinstance(kinds, list) and len(kinds) == self.n_layers:
             known = ("full_attention", "sliding_attention", "chunked_attention")
             if other := next((kind for kind in kinds if kind not in known), None):
-                self.refuse(f"layer_types: {shown(other)} keeps no usual cache; it is not planned")
+                self.refuse(
+                    f"layer_types: {shown(other)} keeps no usual cache, so it cannot be planned"
+                )
             return [0 if kind == known[0] else window for kind in kinds]
         if isinstance(pattern, list) and len(pattern) >= self.n_layers:
             return [window if slides else 0 for slides in pattern[: self.n_layers]]
@@ -331,7 +333,7 @@ class _Facts:
         if self._config.get("attention.causal") is False:
             self.refuse(f"is the encoder '{self.kind}', and only decoders can be planned")
         if state := next((key for key in _STATES if key in self._config), ""):
-            self.refuse(f"{state}: its layers keep a state instead of a cache; it is not planned")
+            self.refuse(f"{state}: its layers keep a state, not a cache, so it cannot be planned")
 
     def _number(
         self, *keys: str, default: int | None = None, low: int = 1, high: int = MOST
@@ -387,7 +389,7 @@ def _divided(weights: Weights, n_layers: int) -> tuple[str, list[list[Tensor]], 
         if not any(_ATTENTION.search(each.name) for each in tensors):
             raise FileError(
                 f"{weights.path}: layer {at} has no attention, so it keeps a state instead of a "
-                f"cache; it is not planned"
+                f"cache, and the model cannot be planned"
             )
     return prefix, by_layer, outside
 

@@ -1,4 +1,4 @@
-"""The cards of a machine, and its host: what each holds, how fast it reads, and who is alike."""
+"""The cards of a machine, and its host: what each holds, how fast it reads, and which are alike."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from enplace.values.cluster import Cluster
 from enplace.values.limits import MAX_BYTES
 
 CARDS = "rtx-4090,3*rtx-a5000,rtx-3060:12GiB,cpu:64GiB"
-"""How people write cards down: some of one kind, with another memory than the usual, and a host."""
+"""How people write cards down: some of one kind, one with its memory, and a host."""
 
 RESERVE = "1GiB"
 """What a card keeps free unless its cluster says it: a CUDA context and fragments."""

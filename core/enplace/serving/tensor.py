@@ -59,7 +59,7 @@ class Weights:
 def make_tensor(
     name: str, dtype: str, shape: Sequence[Any], bytes_each: float, block: int = 1
 ) -> Tensor:
-    """Make a tensor of a description; ``block`` numbers, stored together, are in one row.
+    """Make a tensor from a description; ``block`` numbers, stored together, are in one row.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Weights as a file describes them: names, types and shapes; never their content.
 
 safetensors: eight bytes of length, then JSON (the format's documentation on Hugging Face). GGUF:
-``docs/gguf.md`` of ggml. What a model is, ``config.json`` says, or the metadata of a GGUF file.
+``docs/gguf.md`` of ggml. ``config.json``, or the metadata of a GGUF file, says what the model is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DTYPE_BYTES = {
 """Bytes of a number in the types of safetensors."""
 
 PROJECTOR = "mmproj"
-"""How the names of files begin that translate pictures for a model."""
+"""How the names of files that translate pictures for a model begin."""
 
 _SHARD = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf")
 
