@@ -42,7 +42,7 @@ from enplace.placers.batch_shares import (
     count_turns,
     samples_of,
 )
-from enplace.placing.prices import TOLD, price_us
+from enplace.placing.prices import is_told, price_us
 from enplace.text import count, listed, ms, percent
 from enplace.values.arrays import IntArray
 from enplace.values.cluster import Cluster
@@ -298,7 +298,7 @@ def _about_sends(problem: Problem, found: Replicas) -> str:
     price = float(price_us(problem)[np.ix_(gpus, gpus)].max())
     n_gradients = max(1, int(np.count_nonzero(_sums(problem.measured_profile))))
     cost_us = 2 * (found.number - 1) * price * n_gradients
-    if cost_us <= TOLD * found.step_time_us:
+    if not is_told(cost_us, found.step_time_us):
         return ""
     return (
         f"Over links that nobody has measured, sending its gradients may take {ms(cost_us)} more."
