@@ -210,9 +210,10 @@ class Pipelined(Follower):
         self.own = {id(each): each for module in modules for each in module.own}
         stages = []
         for stage, module in zip(numbers, modules, strict=True):
-            self._timed(module)
+            module.forward = self._timed(module.forward, 1)  # type: ignore[method-assign]
             made = pipelining.PipelineStage(module, stage, len(cut.devices), self._device)
-            self._timed_backward(made)
+            made.backward_one_chunk = self._timed(made.backward_one_chunk, -1)
+            made.backward_weight_one_chunk = self._timed(made.backward_weight_one_chunk, 0)
             stages.append(made)
         make = getattr(pipelining, SCHEDULES[kind])
         number = self._wanted.number
@@ -227,34 +228,19 @@ class Pipelined(Follower):
             (parameter, dist.new_group([*stages])) for parameter, stages in cut.shared
         ]  # all processes make all groups
 
-    def _timed(self, module: torch.nn.Module) -> None:
-        usual = module.forward
+    def _timed(self, usual: Callable[..., Any], change: int) -> Callable[..., Any]:
+        """Time a function, of which each call changes how many micro-batches are in flight."""
 
         @wraps(usual)
-        def forward(*args: Any, **kwargs: Any) -> Any:
+        def timed(*args: Any, **kwargs: Any) -> Any:
             begun = time.perf_counter()
             out = usual(*args, **kwargs)
             self._busy += time.perf_counter() - begun
-            self._flying += 1
+            self._flying += change
             self.in_flight = max(self.in_flight, self._flying)
             return out
 
-        module.forward = forward
-
-    def _timed_backward(self, stage: Any) -> None:
-        def timed(usual: Callable[..., Any], ends: int) -> Callable[..., Any]:
-            @wraps(usual)
-            def backward(*args: Any, **kwargs: Any) -> Any:
-                begun = time.perf_counter()
-                out = usual(*args, **kwargs)
-                self._busy += time.perf_counter() - begun
-                self._flying -= ends
-                return out
-
-            return backward
-
-        stage.backward_one_chunk = timed(stage.backward_one_chunk, 1)
-        stage.backward_weight_one_chunk = timed(stage.backward_weight_one_chunk, 0)
+        return timed
 
     def _step(self) -> torch.Tensor:
         """Run the schedule on this step's batch; return the mean loss, which all processes get."""
