@@ -61,12 +61,11 @@ def test_a_log_gets_lines_of_progress_even_if_the_work_reports_nothing_new(monke
     monkeypatch.setattr(sys, "stderr", log)
     monkeypatch.setattr(progress, "EVERY_S", 0.001)
     with progress.work_bar() as report:
-        report("Measuring steps", 0.4)
-        assert log.written.wait(60)
-        report("Reading the trace", None)
-        for _ in range(2):  # the first line may have been made before
-            log.written.clear()
-            assert log.written.wait(60)
+        for words, share in (("Measuring steps", 0.4), ("Reading the trace", None)):
+            report(words, share)
+            for _ in range(2):  # the first line may have been made before
+                log.written.clear()
+                assert log.written.wait(60)
     text = log.getvalue()
     assert re.search(r"^enplace: Measuring steps, 40 %, 0\.\d s$", text, re.MULTILINE)
     assert re.search(r"^enplace: Reading the trace, 0\.\d s$", text, re.MULTILINE)
