@@ -194,7 +194,12 @@ def as_sentence(note: str) -> str:
     >>> as_sentence("stopped early; the rest is known"), as_sentence("")
     ('Stopped early; the rest is known.', '')
     """
-    return f"{note[:1].upper()}{note[1:].rstrip('.')}." if note else ""
+    return f"{capital(note).rstrip('.')}." if note else ""
+
+
+def capital(text: str) -> str:
+    """Return a text with a capital first letter."""
+    return text[:1].upper() + text[1:]
 
 
 def elide_middle(text: str, length: int) -> str:

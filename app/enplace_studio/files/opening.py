@@ -149,6 +149,10 @@ class Files(Part):
         """Open a new measurement, not yet saved in a file; then call ``then``."""
         self._open(lambda: session.open_profile(profile), saved=False, then=then)
 
+    def open_unsaved(self, opened: Opened) -> None:
+        """Open what belongs to no file yet."""
+        self._open(lambda: replace(opened, path=None), saved=False)
+
     def _open(
         self,
         read: Callable[[], Opened],

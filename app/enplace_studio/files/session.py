@@ -146,7 +146,7 @@ def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
     for (name, plan), detail in zip(project.plans, details, strict=True):
         own = problem if plan.splits == project.splits else model
         entries.append(_entry_from(own, name, plan, detail, entries, (compute, links)))
-    at = shell.get("current")
+    at = shell.get("current") if shell else 0  # only the studio says which plan is shown
     current = entries[at] if isinstance(at, int) and 0 <= at < len(entries) else None
     current = None if current is None or current.cluster is not None else current
     graphs: dict[tuple[Split, ...], Problem] = {(): model} if project.splits else {}

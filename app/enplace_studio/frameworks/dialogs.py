@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QDialog, QPlainTextEdit, QWidget
 from enplace.frameworks.source import Source, is_program
 from enplace.frameworks.trust import place_of
 from enplace.frameworks.wishes import PIPELINE_OPTIONS
-from enplace.text import elide_middle
+from enplace.text import capital, elide_middle
 from enplace_studio.frameworks.option_fields import field_of, offer, value_of
 from enplace_studio.widgets.form import Form, number_field
 from enplace_studio.widgets.labels import label, plain_tip
@@ -107,7 +107,7 @@ class FailureReport(Question):
         super().__init__("It did not work", doing, "Start again", "Close", parent)
         # A sentence begins with a capital letter, but a file name keeps its case.
         starts_with_file = "." in why.split(" ", 1)[0]
-        begun = why if starts_with_file else why[:1].upper() + why[1:]
+        begun = why if starts_with_file else capital(why)
         self.why = begun + ("" if why.endswith(".") else ".")
         self.add_text(self.why)
         self.add_text("The studio and your work are not affected.", "dim")

@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QInputDialog
 from enplace import writers
 from enplace.frameworks.registry import exporters, why_no_export
 from enplace.names.whole import guess_pattern
+from enplace.text import capital
 from enplace.values.result import Result
 from enplace_studio.model.document import Document
 from enplace_studio.model.queries import find_ops
@@ -24,6 +25,7 @@ from enplace_studio.shell.parts import Studio
 from enplace_studio.shell.settings_dialog import SettingsDialog
 from enplace_studio.views import all_views
 from enplace_studio.views.view import DEVICE_KEYS, View, ViewAction
+from enplace_studio.widgets.messages import WHAT_MAKES_FIT
 from enplace_studio.widgets.panel import SAVE_PICTURE
 from enplace_studio.widgets.theme import MODES, theme
 
@@ -168,7 +170,7 @@ def _why_no_export(studio: Studio, form: str) -> str:
         return ""
     result = Result(entry.schedule)
     why = FORMATS[form].why_not(result) if form in FORMATS else why_no_export(form, result)
-    return why[:1].upper() + why[1:]
+    return capital(why)
 
 
 def _mode_action(mode: str) -> Action:
@@ -334,6 +336,8 @@ _ACTIONS: tuple[Action, ...] = (
     Action("compare", "Try other methods…", "Plan", ("Ctrl+Shift+C",),
            lambda s: s.solving.ask_compare(), _comparable),
     Action("rules", "Place by rules…", "Plan", (), lambda s: s.solving.ask_rules(), _solvable),
+    Action("make-fit", f"{WHAT_MAKES_FIT}…", "Plan", (),
+           lambda s: s.fitting.ask(), lambda s: _open(s) and not s.is_measuring),
     Action("run", "Run on this machine…", "Plan", ("Ctrl+R",),
            lambda s: s.measuring.run_current(), lambda s: not s.why_no_run(), 1,
            why_not=lambda s: s.why_no_run()),

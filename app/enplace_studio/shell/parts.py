@@ -20,6 +20,7 @@ from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.shell.header import Header
 from enplace_studio.shell.panes import Panes
 from enplace_studio.solve.chosen_method import ChosenMethod
+from enplace_studio.solve.fitting import Fitting
 from enplace_studio.solve.solving import Solving
 from enplace_studio.widgets.theme import MODES, TEXT_SIZES, theme
 
@@ -82,6 +83,7 @@ class Studio(QObject):
         self.exchange = Exchange(self.document, self.saving, window)
         self.files = Files(self.document, self.saving, self.exchange, window)
         self.solving = Solving(self.document, self.solver, self.chosen, window)
+        self.fitting = Fitting(self.document, self.files, window)
         self.panes = Panes(window, middle, settings, self.document, self.solver)
         self._measuring: Measuring | None = None
         self._solver_was = (False, False)
@@ -90,7 +92,7 @@ class Studio(QObject):
 
     def _connect(self) -> None:
         document, solver = self.document, self.solver
-        for part in (self.files, self.saving, self.exchange, self.solving):
+        for part in (self.files, self.saving, self.exchange, self.solving, self.fitting):
             part.done.connect(self.done)
             part.failed.connect(self.failed)
         document.failed.connect(self.failed)

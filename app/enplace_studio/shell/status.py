@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from PySide6.QtWidgets import QWidget
 
 from enplace.text import ms, seconds
@@ -17,6 +19,7 @@ from enplace_studio.model.previews import unfit_text
 from enplace_studio.model.prices import PER, headline, what_if_text
 from enplace_studio.widgets.labels import ElidedLabel, label, set_role
 from enplace_studio.widgets.layouts import STRETCH, hbox
+from enplace_studio.widgets.messages import WHAT_MAKES_FIT, button
 
 
 class StatusLine(QWidget):
@@ -27,7 +30,9 @@ class StatusLine(QWidget):
         self._document, self._solver = document, solver
         self.step, self.bound = label("", "strong"), label("", "dim")
         self.unsaved, self.solver_text = ElidedLabel("dim"), label("", "good")
-        parts = self.step, self.bound, STRETCH, (self.unsaved, 2), self.solver_text
+        ask = partial(document.requests.run_action.emit, "make-fit")
+        self.make_fit = button(WHAT_MAKES_FIT, ask, kind="link")
+        parts = self.step, self.make_fit, self.bound, STRETCH, (self.unsaved, 2), self.solver_text
         hbox(*parts, on=self, spacing=16, margins=(5, 2, 5, 6))
         call_later(
             self,
@@ -50,6 +55,7 @@ class StatusLine(QWidget):
         unfit = unfit_text(schedule) if schedule else ""
         self.step.setText(f"{text}, {unfit}" if unfit else text)
         set_role(self.step, "bad" if unfit else "strong")
+        self.make_fit.setVisible(bool(unfit))
         bound_us = self._bound_us(schedule) if schedule else None
         self.bound.setText("" if bound_us is None else f"proven not below {ms(bound_us)}")
         self.unsaved.set_text(unsaved_text(self._document))

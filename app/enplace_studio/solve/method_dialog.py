@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QComboBox, QDialog, QFrame, QVBoxLayout, QWidget
 from enplace.errors import EnplaceError
 from enplace.frameworks.framework import OPS
 from enplace.frameworks.registry import framework_of, usual_grain
-from enplace.text import seconds
+from enplace.text import capital, seconds
 from enplace.values.problem import Problem
 from enplace_studio.explain.titles import short_title
 from enplace_studio.jobs.solver import Method, Solver
@@ -141,7 +141,7 @@ class MethodDialog(QDialog):
     def _warnings(self) -> list[QWidget]:
         why_not = why_not_for(self._method, self._problem)
         lines = [why_not] if why_not else warnings_for(self._method, self._problem)
-        made = [paragraph(line[:1].upper() + line[1:]) for line in lines]
+        made = [paragraph(capital(line)) for line in lines]
         for each in made:
             set_role(each, "bad")
         return list(made)
@@ -229,7 +229,7 @@ class MethodDialog(QDialog):
         except EnplaceError as error:
             fault, own = str(error), {}
         self.choice = replace(self.choice, values={**others, **own})
-        self._fault.setText(fault[:1].upper() + fault[1:])
+        self._fault.setText(capital(fault))
         self._fault.setVisible(bool(fault))
         self.defaults.setVisible(bool(names))
         self.defaults.setEnabled(bool(own or fault))

@@ -8,6 +8,7 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QCheckBox, QComboBox, QFileDialog, QLineEdit, QWidget
 
 from enplace.option import FILE, SWITCH, Option, Value
+from enplace.text import capital
 from enplace_studio.widgets.form import Form
 from enplace_studio.widgets.labels import plain_tip
 from enplace_studio.widgets.layouts import hbox
@@ -104,4 +105,4 @@ def help_and_default(option: Option) -> tuple[str, str]:
     """Return the help of an option, and its default in words."""
     help_text, _, words = option.help.partition(" [default: ")
     words = words.removesuffix("]") or str(option.default) or "none"
-    return help_text, words[:1].upper() + words[1:]
+    return help_text, capital(words)

@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from enplace.text import shortened
+from enplace.text import capital, shortened
 from enplace_studio.widgets.labels import label, plain_tip
 from enplace_studio.widgets.layouts import Part, hbox
 
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 TOAST_MS = 6000
 MARGIN = 18
+WHAT_MAKES_FIT = "What would make it fit?"
+"""The question that every place asks where a plan exceeds memory."""
 
 
 def button(
@@ -89,7 +91,7 @@ class Banner(QFrame):
     def show_error(self, text: str) -> None:
         """Show one clear line."""
         text = shortened(text)
-        self._text.setText(text[:1].upper() + text[1:] + ("" if text.endswith(".") else "."))
+        self._text.setText(capital(text) + ("" if text.endswith(".") else "."))
         self.show()
 
 

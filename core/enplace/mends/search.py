@@ -22,7 +22,7 @@ from enplace.placing.options import PlaceOptions
 from enplace.placing.run import place
 from enplace.placing.stop import Stop
 from enplace.readers.archive import Project
-from enplace.text import ms, percent, seconds, size, table
+from enplace.text import capital, ms, percent, seconds, size, table
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import device_label
 from enplace.values.problem import Problem
@@ -150,7 +150,10 @@ class Fit:
 
     def cells(self) -> list[list[str]]:
         """Return the table below its heading: a row of texts for each row."""
-        return [["", *HEADING], *(self._cells(n, row) for n, row in enumerate(self.rows, 1))]
+        heading = ["", *HEADING]
+        if not self.batch_size:
+            heading[4] = "per batch"
+        return [heading, *(self._cells(n, row) for n, row in enumerate(self.rows, 1))]
 
     def _cells(self, number: int, row: Row) -> list[str]:
         times = ["", "", ""]
@@ -169,10 +172,7 @@ class Fit:
 
     def __str__(self) -> str:
         head = f"{self.profile} on {self.cluster}: what would make it fit?"
-        cells = self.cells()
-        if not self.batch_size:
-            cells[0][4] = "per batch"
-        parts = [head, self.headline, table(cells, "rllrrrl"), *self.notes]
+        parts = [head, self.headline, table(self.cells(), "rllrrrl"), *self.notes]
         return "\n\n".join(parts)
 
     __repr__ = __str__
@@ -283,7 +283,7 @@ def project_of(row: Row) -> Project:
     assert row.result is not None
     schedule = row.result.schedule
     problem = schedule.problem
-    plans = ((row.change.title, schedule.plan),)
+    plans = ((capital(row.change.title), schedule.plan),)
     return Project(problem.measured_profile, problem.cluster, problem.constraints, plans)
 
 

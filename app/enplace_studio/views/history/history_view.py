@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QWidget
 
+from enplace.text import capital
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document
@@ -78,7 +79,7 @@ class HistoryView(Panel):
 
 
 def _row(number: int, state: State, now: int) -> Row:
-    title = state.title[:1].upper() + state.title[1:]
+    title = capital(state.title)
     schedule = state.schedule
     step = "" if schedule is None else headline(schedule.plan, schedule)
     return Row(title, number, (step,), title, faint=state.index > now)

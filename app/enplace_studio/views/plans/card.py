@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QRectF, QSize, QSizeF, Qt, Signal
+from PySide6.QtCore import QRectF, QSize, QSizeF, Qt, Signal, SignalInstance
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen, QResizeEvent
-from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QWidget
+from PySide6.QtWidgets import QAbstractButton, QPushButton, QSizePolicy, QWidget
 
 from enplace.placing.incumbents import PROVEN_GAP
 from enplace.text import ms, percent, size
@@ -18,7 +18,7 @@ from enplace_studio.model.previews import full_text, lack
 from enplace_studio.model.prices import headline, what_if_text
 from enplace_studio.widgets.drawing import RIGHT, draw_text
 from enplace_studio.widgets.labels import plain_tip
-from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.messages import WHAT_MAKES_FIT, button
 from enplace_studio.widgets.theme import theme
 
 LINES_PX, LINE_PX, LINK_PX, BRIEF_PX = 52, 17, 20, 30
@@ -39,6 +39,8 @@ class PlanCard(QAbstractButton):
     """The user wants the plan's method to run again, on the problem as it is now."""
     go_on_wanted = Signal()
     """The user wants a better plan to be searched, starting from this one."""
+    fit_wanted = Signal()
+    """The user wants to know what would make the model fit."""
 
     def __init__(
         self,
@@ -76,18 +78,28 @@ class PlanCard(QAbstractButton):
         self.setAccessibleName(self.text())
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setAttribute(Qt.WidgetAttribute.WA_Hover)
-        self.renew = button("Solve again here", self.renew_wanted.emit, kind="link")
-        self.renew.setProperty("flush", True)
-        self.renew.setParent(self)
-        self.renew.setVisible(bool(self.stale) and not brief)
-        self.go_on = button(f"Continue for {GO_ON_S} s", self.go_on_wanted.emit, kind="link")
-        self.go_on.setToolTip("Search for a better plan, starting from this one; pins stay")
-        self.go_on.setProperty("flush", True)
-        self.go_on.setParent(self)
+        fits, holds = entry.schedule.fits, not self.stale and not brief
         has_best = self._gap is not None and self._gap <= PROVEN_GAP
-        self.go_on.setVisible(can_go_on and not self.stale and not brief and not has_best)
-        self._has_link = self.renew.isVisibleTo(self) or self.go_on.isVisibleTo(self)
+        self.renew = self._link("Solve again here", self.renew_wanted)
+        self.renew.setVisible(bool(self.stale) and not brief)
+        self.go_on = self._link(f"Continue for {GO_ON_S} s", self.go_on_wanted)
+        self.go_on.setToolTip("Search for a better plan, starting from this one; pins stay")
+        self.go_on.setVisible(can_go_on and holds and fits and not has_best)
+        self.make_fit = self._link(WHAT_MAKES_FIT, self.fit_wanted)
+        self.make_fit.setVisible(holds and not fits)
+        self._has_link = any(link.isVisibleTo(self) for link in self._links)
         theme.changed.connect(self.update)
+
+    def _link(self, text: str, wanted: SignalInstance) -> QPushButton:
+        """Make the link below the texts; at most one is shown."""
+        made = button(text, wanted.emit, kind="link")
+        made.setProperty("flush", True)
+        made.setParent(self)
+        return made
+
+    @property
+    def _links(self) -> tuple[QPushButton, ...]:
+        return self.renew, self.go_on, self.make_fit
 
     @property
     def notes(self) -> list[str]:
@@ -173,7 +185,7 @@ class PlanCard(QAbstractButton):
         return bool(self.standing) and lead + standing + GAP > width - 2 * PAD
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        for link in (self.renew, self.go_on):
+        for link in self._links:
             link.adjustSize()
             link.move(PAD, self.height() - link.height() - 6)
 

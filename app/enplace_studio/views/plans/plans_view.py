@@ -183,6 +183,7 @@ class PlansView(ScrollPanel):
         card.go_on_wanted.connect(partial(self._document.requests.polish_plan.emit, entry.plan))
         card.clicked.connect(partial(self._clicked, entry))
         card.renew_wanted.connect(partial(self._document.requests.renew_plan.emit, entry))
+        card.fit_wanted.connect(partial(self._document.requests.run_action.emit, "make-fit"))
         offer_menu(card, lambda at: self.menu_of(card))
         return card
 

@@ -1,0 +1,54 @@
+"""The handler that looks for what would make a model fit, a row at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from enplace.frameworks.registry import at_usual_grain
+from enplace.inputs import usual_method
+from enplace.mends.search import Fit, Row, list_rows, project_of
+from enplace.placing.options import PlaceOptions
+from enplace.processes import codecs
+from enplace.processes.main import Connection
+from enplace.processes.wire import DONE, Message
+from enplace.writers.archive import write_project
+
+TRYING, FOUND = "trying", "found"
+"""A change that is being tried, by its title; all rows so far."""
+
+
+def serve(connection: Connection) -> Message:
+    """Send the rows of the problem in the first two messages, and write a project of each plan."""
+    profile = codecs.profile_from(connection.receive())
+    job = connection.receive().details
+    options = PlaceOptions(job["objective"], values=job["values"])
+    problem = at_usual_grain(codecs.problem_from(profile, job["problem"]), options.objective)
+    cluster, rows = problem.cluster, list[Row]()
+
+    def begin(title: str) -> None:
+        connection.send(Message(TRYING, {"title": title}))
+
+    for row in list_rows(problem, cluster, usual_method, options, begin=begin):
+        rows.append(row)
+        if row.fits:
+            write_project(file_of(job["folder"], len(rows)), project_of(row))
+        batch = profile.measured.batch_size
+        fit = Fit(profile.name, cluster.name, options.objective, tuple(rows), batch)
+        connection.send(Message(FOUND, _details(fit)))
+    return Message(DONE)
+
+
+def file_of(folder: str | Path, number: int) -> Path:
+    """Return the file of a row's project, by its number from 1."""
+    return Path(folder, f"{number}.enplace")
+
+
+def _details(fit: Fit) -> dict[str, Any]:
+    return {
+        "headline": fit.headline,
+        "cells": fit.cells(),
+        "notes": fit.notes,
+        "fits": [row.fits for row in fit.rows],
+        "same_model": [row.change.share == 1 for row in fit.rows],
+    }

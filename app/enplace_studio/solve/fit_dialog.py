@@ -1,0 +1,193 @@
+"""What would make a model fit: a row for each change as soon as it was tried, with its price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QColor
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QDialog,
+    QHeaderView,
+    QProgressBar,
+    QTableWidget,
+    QTableWidgetItem,
+    QWidget,
+)
+
+from enplace.errors import EnplaceError
+from enplace.option import Value
+from enplace.processes.codecs import problem_to_json, profile_message
+from enplace.processes.wire import DONE, FAILED, Message
+from enplace.processes.worker import error_of, handler_program
+from enplace.text import capital
+from enplace.values.problem import Problem
+from enplace_studio.explain.cluster_facts import cluster_title
+from enplace_studio.explain.titles import model_title
+from enplace_studio.files import session
+from enplace_studio.jobs import fit_worker
+from enplace_studio.jobs.background import Background
+from enplace_studio.jobs.fit_worker import FOUND, TRYING, file_of
+from enplace_studio.jobs.worker import StudioWorker
+from enplace_studio.widgets.drawing import LEFT, RIGHT
+from enplace_studio.widgets.labels import label, paragraph, plain_tip, set_role
+from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
+from enplace_studio.widgets.messages import WHAT_MAKES_FIT, button
+from enplace_studio.widgets.tables import copy_on_request
+from enplace_studio.widgets.theme import theme
+
+PROGRAM = handler_program(f"{fit_worker.__name__}:{fit_worker.serve.__name__}", "fit")
+SIZE, ROW_PX, OPEN_PX = (940, 500), 28, 64
+CHANGE, FITS, PRICE, OPEN = 0, 1, 4, 6
+NUMBERS = range(2, 5)
+ABOUT = (
+    "The price is the time of a batch, compared with the fastest row that fits. Open adds the plan "
+    "to your list; a model with another batch opens as a project of its own."
+)
+
+
+class FitDialog(QDialog):
+    """Tries changes in a worker, and lists them; accepted once the plan of a row is opened.
+
+    Parameters
+    ----------
+    problem : Problem
+        The model on its cluster, as it does not fit.
+    objective : str
+    values : mapping
+        Options of the method.
+    folder : Path
+        For the projects of the rows.
+
+    Attributes
+    ----------
+    opened : Opened or None
+        The project of the row that was chosen.
+    is_same_model : bool
+        Whether its plan is for the model as it is, with its whole batch.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        objective: str,
+        values: Mapping[str, Value],
+        folder: Path,
+        parent: QWidget | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(WHAT_MAKES_FIT)
+        self.resize(*(round(length * theme.scale) for length in SIZE))
+        self.background, self._folder = Background(self), folder
+        self.opened: session.Opened | None = None
+        self.is_same_model = True
+        name = model_title(problem.profile.name)
+        self.headline = label(f"{name} on {cluster_title(problem.cluster)}", "heading")
+        self.state, self.bar = paragraph("Trying it as it is"), QProgressBar(textVisible=False)
+        self.bar.setAccessibleName("Progress of the search")
+        self.bar.setRange(0, 0)
+        self.table, self.notes = _make_table(), paragraph(ABOUT)
+        self._cells: list[list[str]] = []
+        copy_on_request(self.table, lambda: self._cells, self.table)
+        self.stop = button("Stop", self._stop)
+        close = button("Close", self.reject)
+        last = hbox(self.stop, STRETCH, close)
+        parts = self.headline, self.state, self.bar, (self.table, 1), self.notes, last
+        vbox(*parts, on=self, spacing=10, margins=(16, 14, 16, 14))
+        self.finished.connect(self._end)
+        details = {"objective": objective, "values": dict(values), "folder": f"{folder}"}
+        job = Message("fit", details | {"problem": problem_to_json(problem)})
+        messages = (profile_message(problem.measured_profile), job)
+        self._worker = StudioWorker(PROGRAM, messages, self)
+        self._worker.received.connect(self._receive)
+
+    def _receive(self, message: Message) -> None:
+        if message.do == TRYING:
+            self.state.setText(f"Trying: {message.details['title']}")
+        elif message.do == FOUND:
+            self._show(message.details)
+        elif message.do == DONE:
+            self._stop("")
+        elif message.do == FAILED:
+            self._stop(f"{error_of(message)}", "bad")
+
+    def _show(self, found: Mapping[str, Any]) -> None:
+        self.headline.setText(found["headline"])
+        self.notes.setText(" ".join([ABOUT, *found["notes"]]))
+        rows = [[capital(row[1]), *row[2:]] for row in found["cells"][1:]]
+        heading = [*map(capital, found["cells"][0][1:])]
+        self._cells = [heading, *rows]
+        for column, text in enumerate(heading):
+            shown = QTableWidgetItem(text)
+            shown.setTextAlignment(RIGHT if column in NUMBERS else LEFT)
+            self.table.setHorizontalHeaderItem(column, shown)
+        for at in range(self.table.rowCount(), len(rows)):
+            self.table.insertRow(at)
+            if found["fits"][at]:
+                take = partial(self.open_row, at + 1, found["same_model"][at])
+                link = button("Open", take, kind="link")
+                link.setAccessibleName(f"Open: {rows[at][CHANGE]}")
+                self.table.setCellWidget(at, OPEN, link)
+        for at, row in enumerate(rows):  # a price may be another once a faster row is found
+            self._show_row(at, row, found["fits"][at])
+
+    def _show_row(self, at: int, row: list[str], fits: bool) -> None:
+        tokens = theme.tokens
+        tints: dict[int, QColor] = {FITS: tokens.good if fits else tokens.bad}
+        if row[PRICE] == "best":
+            tints[PRICE] = tokens.good
+        for column, text in enumerate(row):
+            item = QTableWidgetItem(text)
+            item.setToolTip(plain_tip(text))
+            item.setTextAlignment(RIGHT if column in NUMBERS else LEFT)
+            item.setForeground(tints.get(column, tokens.text if fits else tokens.dim))
+            self.table.setItem(at, column, item)
+
+    def open_row(self, number: int, is_same_model: bool) -> None:
+        """Read the project of a row, and close."""
+        path = file_of(self._folder, number)
+
+        def take(opened: session.Opened) -> None:
+            self.opened, self.is_same_model = opened, is_same_model
+            self.accept()
+
+        self._stop("Opening it")
+        self.background.start(lambda: session.open_file(path), take, self._fail)
+
+    def _fail(self, error: EnplaceError) -> None:
+        self._stop(f"{error}", "bad")
+
+    def _stop(self, text: str = "Stopped", role: str = "dim") -> None:
+        """End the search; the rows stay."""
+        self._end()
+        set_role(self.state, role)
+        self.state.setText(text)
+        self.state.setVisible(bool(text))
+        self.bar.hide()
+        self.stop.hide()
+
+    def _end(self) -> None:
+        self._worker.close()
+
+
+def _make_table() -> QTableWidget:
+    made = QTableWidget(0, OPEN + 1)
+    made.setAccessibleName("Changes")
+    made.setHorizontalHeaderLabels([""] * (OPEN + 1))
+    made.verticalHeader().hide()
+    made.verticalHeader().setDefaultSectionSize(round(ROW_PX * theme.scale))
+    made.setShowGrid(False)
+    made.setWordWrap(False)
+    made.setTextElideMode(Qt.TextElideMode.ElideRight)
+    made.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+    made.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+    header = made.horizontalHeader()
+    header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+    header.setSectionResizeMode(CHANGE, QHeaderView.ResizeMode.Stretch)
+    header.setSectionResizeMode(OPEN, QHeaderView.ResizeMode.Fixed)
+    header.resizeSection(OPEN, round(OPEN_PX * theme.scale))
+    return made

@@ -1,0 +1,152 @@
+"""What would make the open model fit: the worker's rows, the dialog, and opening one of them."""
+
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtWidgets import QPushButton
+
+from enplace.machine import simulate
+from enplace.processes.codecs import problem_to_json, profile_message
+from enplace.processes.wire import DONE, Message
+from enplace.values.problem import STEP_TIME
+from enplace_studio.files import session
+from enplace_studio.jobs import fit_worker
+from enplace_studio.model.edits import with_plan
+from enplace_studio.model.open_project import PlanEntry, start_project
+from enplace_studio.solve import fit_dialog
+from enplace_studio.solve.fit_dialog import CHANGE, FITS, FitDialog
+from problems import cluster_of, plan_of, profile_of
+from stops import nameless_stops
+
+
+def project():
+    """Return two ops that read 60 bytes each, on a GPU with 100, and a plan that does not fit."""
+    profile = profile_of(
+        {"x": 1, "a": 10, "b": 10, "c": 10},
+        [("x", "a", 60), ("x", "b", 60), ("a", "c", 60), ("b", "c", 60)],
+    )
+    started = start_project(profile, cluster_of(1, capacity_bytes=100))
+    plan = plan_of(started.problem, dict.fromkeys("xabc", 0))
+    entry = PlanEntry("first", plan, simulate(started.problem, plan))
+    return with_plan(started, entry, choose=True)
+
+
+class Inbox:
+    """The end of a connection: what the worker is sent, and what it sends."""
+
+    def __init__(self, *messages):
+        self.left, self.sent = list(messages), []
+
+    def receive(self):
+        return self.left.pop(0)
+
+    def send(self, message):
+        self.sent.append(message)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """Return what the worker sends, and the folder with its projects."""
+    problem, folder = project().problem, tmp_path_factory.mktemp("rows")
+    details = {"problem": problem_to_json(problem), "objective": STEP_TIME, "values": {}}
+    job = Message("fit", details | {"folder": f"{folder}"})
+    inbox = Inbox(profile_message(problem.profile), job)
+    assert fit_worker.serve(inbox).do == DONE
+    return inbox.sent, folder
+
+
+def test_the_worker_sends_each_row_and_writes_a_project_that_shows_its_plan(rows):
+    sent, folder = rows
+    found = [each.details for each in sent if each.do == fit_worker.FOUND]
+    assert [len(each["fits"]) for each in found] == [*range(1, len(found) + 1)]
+    last = found[-1]
+    assert not last["fits"][0]
+    assert True in last["fits"]
+    for number, fits in enumerate(last["fits"], 1):
+        path = fit_worker.file_of(folder, number)
+        assert path.exists() == fits
+        if fits:
+            assert session.open_file(path).project.current.schedule.fits
+
+
+class FakeWorker(QObject):
+    received = Signal(object)
+
+    def __init__(self, program, messages, parent):
+        super().__init__(parent)
+        self.is_closed = False
+
+    def close(self):
+        self.is_closed = True
+
+
+@pytest.fixture
+def dialog(qtbot, monkeypatch, rows):
+    monkeypatch.setattr(fit_dialog, "StudioWorker", FakeWorker)
+    made = FitDialog(project().problem, STEP_TIME, {}, rows[1])
+    qtbot.addWidget(made)
+    made.show()
+    for message in rows[0]:
+        made._worker.received.emit(message)
+    return made
+
+
+def links(dialog):
+    return [each for each in dialog.findChildren(QPushButton) if each.text() == "Open"]
+
+
+def test_the_dialog_shows_a_row_for_each_change_and_a_click_opens_it(dialog, rows):
+    last = rows[0][-1].details
+    assert dialog.table.rowCount() == len(last["fits"])
+    assert dialog.table.item(0, CHANGE).text() == "As it is"
+    assert dialog.table.item(0, FITS).text().startswith("no")
+    assert dialog.headline.text() == last["headline"]
+    assert not nameless_stops(dialog)
+    dialog._worker.received.emit(Message(DONE))
+    assert not dialog.bar.isVisible()
+    first, *_ = links(dialog)
+    assert len(links(dialog)) == sum(last["fits"])
+    first.click()
+    dialog.background.wait()
+    assert dialog._worker.is_closed
+    assert dialog.opened.project.current.schedule.fits
+
+
+def open_row(rows, same_model):
+    """Return the first project that fits with the batch as it is, or with another."""
+    last = rows[0][-1].details
+    fitting = zip(last["fits"], last["same_model"], strict=True)
+    number = 1 + [fits and same == same_model for fits, same in fitting].index(True)
+    return session.open_file(fit_worker.file_of(rows[1], number))
+
+
+def test_a_plan_for_a_larger_card_is_added_on_that_card(window, rows):
+    window.document.open(project(), Path("x.enplace"), {})
+    window.studio.fitting.take(open_row(rows, same_model=True), is_same_model=True)
+    document = window.document
+    assert document.current.schedule.fits
+    assert document.problem.cluster == document.current.schedule.problem.cluster
+    assert len(document.plans) == 2
+    document.undo_stack.undo()
+    document.undo_stack.undo()
+    assert document.current.name == "first"
+
+
+def test_a_card_that_does_not_fit_asks_and_another_batch_opens_unsaved(
+    window, rows, monkeypatch, qtbot
+):
+    window.document.open(project(), Path("x.enplace"), {})
+    asked = []
+    monkeypatch.setattr(FitDialog, "exec", lambda dialog: asked.append(dialog) or 0)
+    monkeypatch.setattr(fit_dialog, "StudioWorker", FakeWorker)
+    window.panes.views["plans"].cards[0].make_fit.click()
+    assert len(asked) == 1
+    status = window.status_line
+    qtbot.waitUntil(lambda: status.make_fit.isVisibleTo(status))
+    window.document.open(project(), None, {})
+    window.studio.fitting.take(open_row(rows, same_model=False), is_same_model=False)
+    window.studio.files.wait()
+    assert window.document.path is None
+    assert window.document.modified
+    assert window.document.current.schedule.fits
