@@ -24,6 +24,7 @@ from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.cluster_facts import cluster_title
+from enplace_studio.explain.intervals import Interval
 from enplace_studio.explain.reasons import Mark
 from enplace_studio.explain.start_times import Gap
 from enplace_studio.jobs.call_later import call_later, take_turn
@@ -73,6 +74,8 @@ class Document(QObject):
     hover_changed = Signal()
     pipeline_changed = Signal()
     """The timeline shows another pipeline, or one step again."""
+    span_changed = Signal()
+    """Another part of the step is selected, or none."""
     gap_changed = Signal()
     """The user asks about another idle time of a device, or about none."""
     stamp_changed = Signal()
@@ -97,6 +100,8 @@ class Document(QObject):
         """The idle time that the user asks about."""
         self.pipeline: PipelineSchedule | None = None
         """What the timeline shows of the current plan; None while it shows one step."""
+        self.span: Interval | None = None
+        """The part of the step that is selected in the timeline."""
         self.marks: tuple[Mark, ...] = ()
         """What a reason points at in the timeline."""
         self.stamp: Stamp | None = None
@@ -181,6 +186,7 @@ class Document(QObject):
         self.previews.follow(project)
         self._set_stamp(None)
         self._set_gap(None)
+        self.select_span(None)
         self.show_pipeline(None)
         self.opened.emit()
         self.file_changed.emit()
@@ -228,9 +234,17 @@ class Document(QObject):
         self._set_gap(gap)
 
     def escape(self) -> None:
-        """Cancel what is offered for the selection; without an offer, clear the selection."""
-        if not self.drop_stamp():
+        """Cancel what is offered for the selection, or clear that; without one, the span."""
+        if not self.selection and self.gap is None:
+            self.select_span(None)
+        elif not self.drop_stamp():
             self.select([])
+
+    def select_span(self, span: Interval | None) -> None:
+        """Select a part of the step, or none."""
+        if span != self.span:
+            self.span = span
+            self.span_changed.emit()
 
     def select_related(self, relation: Relation) -> bool:
         """Select the ops that are related to those selected."""

@@ -268,6 +268,11 @@ def _toggle_side_by_side(studio: Studio) -> None:
         studio.compare_plans(plans.pair)
 
 
+def _toggle_tables(studio: Studio) -> None:
+    studio.panes.toggle_in_middle("tables")
+    studio.changed.emit()
+
+
 def _serve(studio: Studio) -> None:
     def open_plan(profile: Path, plan: Path) -> None:
         studio.files.open_path(profile, then=lambda: studio.files.open_path(plan))
@@ -362,6 +367,8 @@ _ACTIONS: tuple[Action, ...] = (
            lambda s: s.panes.focus_selection(), _selected, 1),
     Action("side-by-side", "Compare plans side by side", "View", ("C",),
            _toggle_side_by_side, _planned, 1, lambda s: s.panes.is_in_middle("compare")),
+    Action("tables", "Tables of ops, transfers and memory", "View", ("T",),
+           _toggle_tables, _planned, 1, lambda s: s.panes.is_in_middle("tables")),
     Action("reset-layout", "Reset layout", "View", (), lambda s: s.panes.reset(), group=2),
     *map(_mode_action, MODES),
     Action("settings", "Settings…", "View", ("Ctrl+,",),
@@ -423,6 +430,7 @@ def _portable(keys: str) -> str:
 VIEW_KEYS = (
     ("W A S D", "Move and zoom the graph and the timelines"),
     ("Ctrl + wheel", "Zoom at the pointer; plans side by side zoom without Ctrl"),
+    ("Drag along the axis", "Select a span of time in the timeline"),
     ("I", "Select the time on screen in plans side by side"),
     ("+ or −", "Zoom the graph"),
     ("Arrows", "Go to the next group, or move the timeline"),
@@ -432,7 +440,7 @@ VIEW_KEYS = (
     ("Esc", "Leave the search, an offer, the group, the selection"),
     ("Ctrl + click a plan", "Compare it with the current one"),
     ("Space or Delete", "Switch the chosen constraint on or off, or remove it"),
-    ("Ctrl+C", "Copy a table or a list as text: plans, limits, constraints"),
+    ("Ctrl+C", "Copy a table or a list as text: ops, plans, limits, constraints"),
     ("Drag onto a device", "Move and pin; with Shift only move"),
 )
 """Keys that views handle themselves; shown with those of the actions."""

@@ -137,7 +137,7 @@ class Panes(QObject):
 
     def _open_used(self) -> None:
         """Open the panes that have something to show for the first time."""
-        if not self._document.problem or self._middle.currentWidget() is not self.middle_view:
+        if not self._document.problem or not self._has_docks:
             return
         for view in self._docked:
             if view.id in self._unused and view.is_used and view.is_used(self._document):
@@ -149,20 +149,30 @@ class Panes(QObject):
         if name in self._unused:
             self._unused.remove(name)
 
+    @property
+    def _has_docks(self) -> bool:
+        """Whether the docks around the middle are those that the user has opened."""
+        shown = self._middle.currentWidget()
+        around = [self.views.get(view.id) for view in self._table if view.keeps_docks]
+        return shown is not None and (shown is self.middle_view or shown in around)
+
     def is_in_middle(self, name: str) -> bool:
         """Return whether a view is the one shown in the middle."""
         return name in self.views and self._middle.currentWidget() is self.views[name]
 
     def toggle_in_middle(self, name: str) -> None:
-        """Show a view in the middle, with the docks on the left only; or go back to the usual one.
+        """Show a view in the middle, or go back to the usual one; the docks come back as they were.
 
-        The docks come back as they were.
+        A view that does not keep the docks leaves only those on the left.
         """
-        if self.is_in_middle(name):
+        was_there = self.is_in_middle(name)
+        if was_there or not self._has_docks:
             self._go_back()
+        if was_there:
             return
         self.remember()
-        for view in self._docked:
+        keeps_docks = any(view.id == name and view.keeps_docks for view in self._table)
+        for view in self._docked if not keeps_docks else ():
             dock = self.docks[view.id]
             if self._window.dockWidgetArea(dock) != Qt.DockWidgetArea.LeftDockWidgetArea:
                 dock.hide()
@@ -177,6 +187,7 @@ class Panes(QObject):
         return view
 
     def _go_back(self) -> None:
+        self.remember()
         self.show_views()
         self.restore()
 
@@ -228,7 +239,7 @@ class Panes(QObject):
 
     def remember(self) -> None:
         """Save the arrangement; call it while a model is open."""
-        if self._middle.currentWidget() is self.middle_view and self.docks:
+        if self._has_docks and self.docks:
             shown = {name for name, dock in self.docks.items() if not dock.isHidden()}
             self._open_docks = shown
             self._settings.setValue(_LAYOUT_KEY, self._window.saveState(self._version))

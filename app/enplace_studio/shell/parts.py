@@ -17,6 +17,7 @@ from enplace_studio.files.session import RecentFiles
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.can_run import why_no_run
 from enplace_studio.model.document import Document, PlanEntry
+from enplace_studio.model.requests import Wanted
 from enplace_studio.shell.header import Header
 from enplace_studio.shell.panes import Panes
 from enplace_studio.solve.chosen_method import ChosenMethod
@@ -97,6 +98,7 @@ class Studio(QObject):
             part.failed.connect(self.failed)
         document.failed.connect(self.failed)
         document.requests.compare_plans.connect(self.compare_plans)
+        document.requests.list_rows.connect(self.list_rows)
         self.recovery.failed.connect(self.failed)
         for signal in (
             document.opened, document.current_changed, document.selection_changed,
@@ -121,6 +123,14 @@ class Studio(QObject):
             view.compare(entries)
         if not self.panes.is_in_middle("compare"):
             self.panes.toggle_in_middle("compare")
+        self.changed.emit()
+
+    def list_rows(self, wanted: Wanted) -> None:
+        """Show a table in the middle."""
+        if not self.panes.is_in_middle("tables"):
+            self.panes.toggle_in_middle("tables")
+        view: Any = self.panes.views["tables"]
+        view.show_wanted(wanted)
         self.changed.emit()
 
     # Measuring

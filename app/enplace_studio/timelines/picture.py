@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
-from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPen
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPen
 
 from enplace.names.groups import Grouping
 from enplace.pictures.busy import BusyCurve
@@ -17,6 +17,7 @@ from enplace.pictures.tracks import PathTrace
 from enplace.text import ms
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
+from enplace_studio.explain.intervals import Interval
 from enplace_studio.explain.reasons import Mark
 from enplace_studio.explain.start_times import Gap
 from enplace_studio.timelines import paint
@@ -25,6 +26,9 @@ from enplace_studio.timelines.marks import paint_marks
 from enplace_studio.timelines.rows import Row
 from enplace_studio.widgets.drawing import draw_text
 from enplace_studio.widgets.theme import theme
+
+VEIL = 0.5
+"""How far bars beyond the selected span fade."""
 
 
 @dataclass
@@ -209,6 +213,23 @@ def paint_empty(painter: QPainter, area: QRectF) -> None:
     text = "As soon as there is a plan, each device's ops appear here over time."
     flags = Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap
     painter.drawText(area, int(flags), text)
+
+
+def paint_span(painter: QPainter, lanes: Lanes, span: Interval, area: QRectF) -> None:
+    """Paint the ends of a span through all lanes, and dim what is beyond them."""
+    ends = [
+        lanes.left + min(max(lanes.scale.x(time_us), 0.0), lanes.scale.width_px)
+        for time_us in (span.start_us, span.stop_us)
+    ]
+    veil = QColor(theme.tokens.panel)
+    veil.setAlphaF(VEIL)
+    whole = QRectF(lanes.left, lanes.axis_px, lanes.scale.width_px, area.bottom())
+    painter.fillRect(QRectF(whole.topLeft(), QPointF(ends[0], area.bottom())), veil)
+    painter.fillRect(QRectF(QPointF(ends[1], whole.top()), whole.bottomRight()), veil)
+    painter.fillRect(QRectF(ends[0], lanes.axis_px - 4, ends[1] - ends[0], 3), theme.tokens.accent)
+    painter.setPen(QPen(theme.tokens.accent, 1))
+    for x in ends:
+        painter.drawLine(QLineF(x, lanes.axis_px - 4, x, lanes.bottom))
 
 
 def paint_marker(

@@ -9,6 +9,7 @@ from enplace_studio.views.view import View
 FOLDERS = [
     "graph",
     "compare",
+    "tables",
     "plans",
     "constraints",
     "history",

@@ -86,7 +86,9 @@ class View:
         The module with ``make_view``; imported when the first model opens, not before.
     area : Qt.DockWidgetArea or None
         Its default dock area; None for a view in the middle. The first of these is shown when a
-        model opens, another one only when asked for, with the docks on the left beside it.
+        model opens, another one only when asked for.
+    keeps_docks : bool
+        Of another one: whether all docks stay around it; otherwise, those on the left do.
     is_used : callable or None
         Says of a document whether it has something for this view. The pane is closed until then;
         afterwards, it is as the user leaves it. None if it is open from the beginning.
@@ -103,6 +105,7 @@ class View:
     height: int | None = None
     actions: tuple[ViewAction, ...] = ()
     is_used: Callable[[Document], bool] | None = None
+    keeps_docks: bool = False
 
     @property
     def fault(self) -> str:

@@ -447,6 +447,22 @@ def test_plans_side_by_side_take_the_place_of_the_graph_and_give_it_back(window)
     assert not window.menus.by_id["side-by-side"].isChecked()
 
 
+def test_tables_take_the_place_of_the_graph_alone(window):
+    window.panes.docks["memory"].toggleViewAction().trigger()
+    before = {name for name, dock in window.panes.docks.items() if dock.isVisible()}
+    press(window, Qt.Key.Key_T)
+    assert window.panes.views["tables"].table.isVisible()
+    assert {name for name, dock in window.panes.docks.items() if dock.isVisible()} == before
+    press(window, Qt.Key.Key_C)  # plans side by side, and back
+    press(window, Qt.Key.Key_C)
+    assert window.panes.views["graph"].isVisible()
+    window.panes.views["memory"].table_button.click()
+    assert window.panes.views["tables"].kinds.checkedId() == 2
+    assert {name for name, dock in window.panes.docks.items() if dock.isVisible()} == before
+    window.document.open(window.document.project)
+    assert window.panes.views["graph"].isVisible()  # a model never opens as a table
+
+
 def test_a_search_for_ops_shows_the_graph_again(window):
     add_plan(window.document, "second", {"a": 0, "b": 0, "c": 0})
     trigger(window, "side-by-side")

@@ -16,11 +16,11 @@ from PySide6.QtWidgets import QMenu
 from enplace.text import ms, size
 from enplace.values.problem import Problem
 from enplace_studio.explain.differences import are_alike, same_ops
+from enplace_studio.explain.intervals import Interval
 from enplace_studio.explain.start_times import device_of
 from enplace_studio.model.document import Document
 from enplace_studio.timelines.navigation import TimeCanvas
 from enplace_studio.timelines.waiting import describe_gap, describe_op, describe_transfer
-from enplace_studio.views.compare.compare_facts import Interval
 from enplace_studio.views.compare.paint import paint_stack
 from enplace_studio.views.compare.stack import Block, Stack
 from enplace_studio.widgets.dragging import EXTEND, is_drag

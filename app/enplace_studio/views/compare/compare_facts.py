@@ -27,6 +27,7 @@ from enplace_studio.explain.differences import (
     sent_outputs,
     split_ops,
 )
+from enplace_studio.explain.intervals import Interval, within_us
 from enplace_studio.explain.start_times import explain_gap
 from enplace_studio.model.open_project import OpenProject, PlanEntry
 from enplace_studio.timelines.rows import NEXT_TO_NOTHING, Row
@@ -315,36 +316,6 @@ def used_devices(schedules: Sequence[Schedule]) -> set[int]:
 # An interval
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A part of the time axis."""
-
-    start_us: float
-    stop_us: float
-
-    @property
-    def length_us(self) -> float:
-        return self.stop_us - self.start_us
-
-
-def busy_shares(schedule: Schedule, interval: Interval, devices: Sequence[int]) -> list[float]:
-    """Compute how much of an interval each device computes, all its lanes together."""
-    within_us = _within_us(schedule.op_start_us, schedule.op_finish_us, interval)
-    busy_us = np.bincount(
-        schedule.plan.device, within_us, minlength=schedule.problem.cluster.n_devices
-    )
-    lanes = schedule.problem.cluster.lanes
-    return [float(busy_us[d] / (lanes[d] * interval.length_us)) for d in devices]
-
-
-def bytes_within(schedule: Schedule, interval: Interval) -> float:
-    """Sum the bytes sent in an interval; of a transfer that is cut, its share."""
-    start_us, finish_us = schedule.transfer_start_us, schedule.transfer_finish_us
-    within_us = _within_us(start_us, finish_us, interval)
-    share = within_us / np.maximum(finish_us - start_us, 1e-9)
-    return float((share * schedule.transfer_bytes).sum())
-
-
 def why_idle(schedule: Schedule, rows: Sequence[Row], interval: Interval) -> str:
     """Say which device is idle longest in an interval, and what for."""
     if interval.start_us >= schedule.makespan_us:
@@ -370,13 +341,7 @@ def _longest_gap(row: Row, interval: Interval, end_us: float) -> tuple[float, fl
     reach_us = np.maximum.accumulate(row.finish_us)
     since = np.concatenate([[0.0], reach_us])
     until = np.concatenate([row.start_us, [end_us]])
-    length = _within_us(since, until, interval)
+    length = within_us(since, until, interval)
     longest = int(np.argmax(length))
     begin = max(float(since[longest]), interval.start_us)
     return float(length[longest]), begin + float(length[longest]) / 2
-
-
-def _within_us(start_us: FloatArray, finish_us: FloatArray, interval: Interval) -> FloatArray:
-    """Measure the part of each stretch that lies within an interval; 0 if none does."""
-    start = np.maximum(start_us, interval.start_us)
-    return np.maximum(np.minimum(finish_us, interval.stop_us) - start, 0.0)

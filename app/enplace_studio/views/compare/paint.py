@@ -10,8 +10,8 @@ from enplace.pictures.busy import highest_per_column
 from enplace.pictures.palette import colour_numbers
 from enplace.text import ms, size
 from enplace.values.profile import FloatArray
+from enplace_studio.explain.intervals import Interval
 from enplace_studio.timelines.paint import draw_axis
-from enplace_studio.views.compare.compare_facts import Interval
 from enplace_studio.views.compare.stack import GAP_PX, SAME, Block, Stack
 from enplace_studio.widgets.drawing import draw_text
 from enplace_studio.widgets.theme import blend, theme

@@ -19,6 +19,7 @@ from PySide6.QtWidgets import (
 
 from enplace.text import count, elide_middle, ms, size
 from enplace.values.profile import IntArray
+from enplace_studio.explain.intervals import Interval, busy_shares, bytes_within
 from enplace_studio.explain.shortened import GAP, shorten_among
 from enplace_studio.explain.start_times import device_of
 from enplace_studio.model.open_project import PlanEntry
@@ -26,10 +27,7 @@ from enplace_studio.views.compare.compare_facts import (
     FEWEST,
     LETTERS,
     MOST,
-    Interval,
     Line,
-    busy_shares,
-    bytes_within,
     why_idle,
 )
 from enplace_studio.views.compare.paint import BADGE_PX

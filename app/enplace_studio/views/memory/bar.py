@@ -25,7 +25,7 @@ from enplace.values.device_names import device_label
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
 from enplace.values.spare_memory import is_nearly_full
-from enplace_studio.views.memory.holdings import Holding, holdings_at, split_at_peak
+from enplace_studio.explain.holdings import Holding, holdings_at, split_at_peak
 from enplace_studio.widgets.drawing import RIGHT, draw_text
 from enplace_studio.widgets.labels import TipWidget
 from enplace_studio.widgets.theme import blend, theme

@@ -11,19 +11,17 @@ from PySide6.QtWidgets import QLabel, QMenu, QWidget
 
 from enplace.text import count, ms
 from enplace.values.device_names import device_label
-from enplace.values.schedule import Schedule
+from enplace_studio.explain.holdings import contents_at
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document
+from enplace_studio.model.requests import Wanted
 from enplace_studio.views.memory.bar import CURVE_PX, DeviceMemory
-from enplace_studio.views.memory.contents import MemoryTable
-from enplace_studio.views.memory.holdings import contents_at
 from enplace_studio.widgets.column import ROOM_OF_BAR
 from enplace_studio.widgets.device_menu import device_menu
 from enplace_studio.widgets.labels import paragraph
 from enplace_studio.widgets.menu import offer_menu
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.op_menu import op_menu
 from enplace_studio.widgets.panel import Need, ScrollPanel
 from enplace_studio.widgets.pictures import Drawing
 from enplace_studio.widgets.theme import theme
@@ -53,6 +51,10 @@ class MemoryView(ScrollPanel):
         self.curves_button = button("Curves", self._ask_for_curves, kind="link")
         self.curves_button.setToolTip("Show how much memory is in use over the step")
         self.header.addWidget(self.curves_button)
+        everything = partial(document.requests.list_rows.emit, Wanted("memory"))
+        self.table_button = button("Tensors", everything, kind="link")
+        self.table_button.setToolTip("List the tensors in memory at the peak of each device")
+        self.header.addWidget(self.table_button)
         call_later(
             self,
             self.rebuild,
@@ -77,6 +79,7 @@ class MemoryView(ScrollPanel):
         self.devices, self._texts, self._about = [], [], None
         many = "" if self._document.pipeline is None else "pipeline"
         self.set_legend(many)
+        self.table_button.setVisible(self._document.schedule is not None and not many)
         column = self.column.fill(COLUMN_SPACING)
         schedule = self._document.schedule
         if schedule is None:
@@ -87,7 +90,7 @@ class MemoryView(ScrollPanel):
             used = np.flatnonzero(peaks > 0).tolist()
             self.devices = [DeviceMemory(schedule, device, pipeline) for device in used]
             for widget in self.devices:
-                widget.asked.connect(partial(self.show_contents, schedule))
+                widget.asked.connect(self._list_contents)
                 offer_menu(widget, partial(self.menu_at, widget))
                 column.addWidget(widget)
             of = "" if pipeline is None else "of all samples in flight: "
@@ -148,7 +151,7 @@ class MemoryView(ScrollPanel):
             moments.insert(0, (time_us, f"at {ms(time_us)}"))
         for time_us, when in moments if widget.pipeline is None else ():
             action = QAction(f"List what is in it {when}", menu)
-            action.triggered.connect(partial(self.show_contents, schedule, device, time_us))
+            action.triggered.connect(partial(self._list_contents, device, time_us))
             menu.insertAction(first, action)
             holders = {held.op for held in contents_at(schedule, device, time_us)}
             select = QAction(f"Select the {count(len(holders), 'op')} that fill it {when}", menu)
@@ -159,21 +162,7 @@ class MemoryView(ScrollPanel):
         menu.addActions(self.actions())
         return menu
 
-    def _row_menu(self, table: MemoryTable) -> QMenu | None:
-        """Make the menu of the ops in the chosen rows; the click has just selected them."""
-        project = self._document.project
-        if project is None or not self._document.selection:
-            return None
-        menu = op_menu(self._document, project, table)
-        menu.addSeparator()
-        menu.addActions(table.table.actions())
-        return menu
-
-    def show_contents(self, schedule: Schedule, device: int, time_us: float) -> MemoryTable:
-        """List everything in a device's memory at a moment, beside the window's other panes."""
-        table = MemoryTable(schedule, device, time_us, self.window())
-        table.chosen.connect(self._document.select)
-        offer_menu(table.table, lambda at: self._row_menu(table))
-        self._document.opened.connect(table.close)  # its ops are those of this graph
-        table.show()
-        return table
+    def _list_contents(self, device: int, time_us: float) -> None:
+        """List everything in a device's memory at a moment."""
+        want = Wanted("memory", where=(device, time_us))
+        self._document.requests.list_rows.emit(want)

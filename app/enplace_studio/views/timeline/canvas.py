@@ -28,6 +28,7 @@ from enplace_studio.timelines.picture import (
     device_curves,
     paint_empty,
     paint_marker,
+    paint_span,
     selected_curves,
 )
 from enplace_studio.timelines.rows import Row, rows_of
@@ -39,7 +40,7 @@ from enplace_studio.timelines.waiting import (
     describe_transfer,
     find_gap,
 )
-from enplace_studio.views.timeline.gestures import Band, Gesture, Move, Reorder
+from enplace_studio.views.timeline.gestures import Band, Gesture, Move, Reorder, Span
 from enplace_studio.widgets.device_menu import device_menu
 from enplace_studio.widgets.dragging import EXTEND, is_drag
 from enplace_studio.widgets.op_menu import gap_menu, op_menu, transfer_menu
@@ -81,6 +82,7 @@ class TimelineCanvas(TimeCanvas):
         document.selection_changed.connect(self._show_selection)
         document.gap_changed.connect(self._show_gap)
         document.marks_changed.connect(self._show_marks)
+        document.span_changed.connect(self.update)
         self._open()
 
     # Contents
@@ -191,6 +193,8 @@ class TimelineCanvas(TimeCanvas):
             paint_empty(painter, area)
             return
         self.picture.paint(painter, area)
+        if (span := self.document.span) is not None:
+            paint_span(painter, self.lanes, span, area)
         if self.marker_us is not None:
             paint_marker(painter, self.lanes, self.marker_us, self._pointer, area)
         if self._gesture is not None:
@@ -203,10 +207,7 @@ class TimelineCanvas(TimeCanvas):
         super().mousePressEvent(event)
         at = event.position()
         if event.button() == Qt.MouseButton.LeftButton and self.picture is not None:
-            if at.y() < self.lanes.axis_px and at.x() >= self.lanes.left:
-                self._mark(at)
-            else:
-                self._pressed = at
+            self._pressed = at
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         super().mouseMoveEvent(event)
@@ -221,10 +222,12 @@ class TimelineCanvas(TimeCanvas):
     def _begin(self, start: QPointF, at: QPointF) -> Gesture | None:
         """Move a planned bar if dragged up or down, or along the lane if it is selected.
 
-        Everywhere else a drag is a rubber band.
+        Along the axis, it selects a span. Everywhere else a drag is a rubber band.
         """
         if self.picture is None or not is_drag(at - start):
             return None
+        if self._is_on_axis(start):
+            return Span(self.document, self.lanes, start)
         op, way, schedule = self.lanes.op_at(start), at - start, self.picture.schedule
         is_along, is_selected = abs(way.x()) > abs(way.y()), op in self.document.selection
         if op is None or self.lanes.device_at(start) is None or (is_along and not is_selected):
@@ -249,7 +252,13 @@ class TimelineCanvas(TimeCanvas):
             self._click(event)
         self.update()
 
+    def _is_on_axis(self, at: QPointF) -> bool:
+        return at.y() < self.lanes.axis_px and at.x() >= self.lanes.left
+
     def _click(self, event: QMouseEvent) -> None:
+        if self._is_on_axis(event.position()):
+            self._mark(event.position())
+            return
         op = self.lanes.op_at(event.position())
         extend = bool(event.modifiers() & EXTEND)
         if op is not None:

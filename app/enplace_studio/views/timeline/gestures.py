@@ -13,6 +13,7 @@ from enplace.pictures.busy import BusyCurve
 from enplace.pictures.palette import colour_numbers
 from enplace.text import count, ms
 from enplace.values.schedule import Schedule
+from enplace_studio.explain.intervals import Interval
 from enplace_studio.model.document import Document
 from enplace_studio.model.ordering import Range, Slot, slot_at
 from enplace_studio.timelines.lanes import Lanes
@@ -60,6 +61,24 @@ class Band:
             strip = QRectF(lane.left(), lane.bottom() - 1, lane.width(), 3)
             draw_marks(painter, curve, strip, edges_us, theme.tokens.accent)
         self._band.paint(painter, count(n_ops, "op"))
+
+
+class Span:
+    """A stretch of the time axis, which is selected."""
+
+    def __init__(self, document: Document, lanes: Lanes, start: QPointF) -> None:
+        self._document, self._lanes, self._start_us = document, lanes, lanes.time_at(start)
+
+    def move(self, at: QPointF) -> None:
+        ends = sorted((self._start_us, self._lanes.time_at(at)))
+        first, last = (min(max(each, 0.0), self._lanes.end_us) for each in ends)
+        self._document.select_span(Interval(first, last) if last > first else None)
+
+    def finish(self, at: QPointF, keys: Keys) -> None:
+        self.move(at)
+
+    def paint(self, painter: QPainter, area: QRectF) -> None:
+        """Paint nothing: the span is drawn as long as it is selected."""
 
 
 def paint_text(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from PySide6.QtWidgets import (
     QButtonGroup,
@@ -14,16 +16,20 @@ from enplace.frameworks.measured import MeasuredRun
 from enplace.text import ms, percent
 from enplace.values.measurement import ESTIMATED
 from enplace.values.problem import THROUGHPUT
+from enplace_studio.explain.intervals import describe_interval
 from enplace_studio.explain.prediction import step_error
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.model.prices import what_if_text
+from enplace_studio.model.requests import Wanted
 from enplace_studio.views.timeline.canvas import TimelineCanvas
 from enplace_studio.views.timeline.overview import Overview
 from enplace_studio.views.timeline.pipeline import PipelineView
 from enplace_studio.widgets.labels import BETWEEN_FACTS, label, plain_tip
 from enplace_studio.widgets.layouts import hbox, vbox
+from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import Need, Panel
+from enplace_studio.widgets.switch import make_switch
 
 
 def make_view(document: Document, solver: Solver) -> TimelineView:
@@ -39,17 +45,20 @@ class TimelineView(Panel):
         self._document = document
         self.offer_picture(document.requests.save_picture.emit)
         self._followed: PlanEntry | None = None
+        self._path = ""
         self.canvas = TimelineCanvas(document)
         self.overview = Overview(self.canvas)
         self.summary = label("", "dim")
         self.summary.setWordWrap(True)
+        self.span_links = self._make_links()
         self.pipeline = PipelineView(document)
         self.pages = QStackedWidget()
         self.pages.addWidget(self._step_page())
         self.pages.addWidget(self.pipeline)
         self.body.addWidget(self.pages, 1)
-        self.step_button, self.pipeline_button = self._make_switch()
-        self.canvas.summary_changed.connect(self._show_summary)
+        self.switch = self._make_switch()
+        self.canvas.summary_changed.connect(self._keep_summary)
+        document.span_changed.connect(self._show_summary)
         self.pipeline.facts_changed.connect(self._show_legend)
         self.pipeline.shown.connect(self._share_pipeline)
         self.pipeline.shown.connect(self.need_changed)
@@ -61,27 +70,37 @@ class TimelineView(Panel):
     def _step_page(self) -> QWidget:
         page = QWidget()
         lanes = hbox((self.canvas, 1), self.canvas.make_scroll_bar(), spacing=4)
-        vbox(self.overview, (lanes, 1), self.summary, on=page, spacing=8, margins=(0, 0, 0, 0))
+        foot = hbox((self.summary, 1), *self.span_links, spacing=8)
+        vbox(self.overview, (lanes, 1), foot, on=page, spacing=8, margins=(0, 0, 0, 0))
         return page
 
-    def _make_switch(self) -> tuple[QPushButton, QPushButton]:
+    def _make_links(self) -> list[QPushButton]:
+        """Make what is offered for a selected span: its sums, and an end to it."""
+        want = self._document.requests.list_rows.emit
+        links = [
+            button("By type", partial(want, Wanted("ops", "type")), kind="link"),
+            button("By layer", partial(want, Wanted("ops", "layer")), kind="link"),
+            button("Transfers", partial(want, Wanted("transfers")), kind="link"),
+            button("×", partial(self._document.select_span, None), kind="link"),
+        ]
+        links[-1].setToolTip("Select no span")
+        links[-1].setAccessibleName("Select no span")
+        return links
+
+    def _make_switch(self) -> QButtonGroup:
         """Make two buttons next to the title: one step, or many samples at once."""
-        made = QPushButton("One step"), QPushButton("Pipeline")
-        tips = "When each op of one step runs", "Many samples at once, one after the other"
-        group = QButtonGroup(self)
-        for at, (button, tip) in enumerate(zip(made, tips, strict=True)):
-            button.setCheckable(True)
-            button.setProperty("switch", True)
-            button.setToolTip(tip)
-            group.addButton(button, at)
-            self.header.insertWidget(2 + at, button)
-        group.idClicked.connect(self.show_page)
-        made[0].setChecked(True)
-        return made
+        step = "One step", "When each op of one step runs"
+        switch = make_switch(
+            self, [step, ("Pipeline", "Many samples at once, one after the other")]
+        )
+        for at, made in enumerate(switch.buttons()):
+            self.header.insertWidget(2 + at, made)
+        switch.idClicked.connect(self.show_page)
+        return switch
 
     def show_page(self, page: int) -> None:
         """Show one step (0), or the pipeline (1)."""
-        (self.step_button, self.pipeline_button)[page].setChecked(True)
+        self.switch.button(page).setChecked(True)
         self.pages.setCurrentIndex(page)
         self._share_pipeline()
         self._show_legend()
@@ -126,7 +145,17 @@ class TimelineView(Panel):
         facts = [what_if] if what_if else []
         self.set_legend(BETWEEN_FACTS.join([*facts, step]))
 
-    def _show_summary(self, text: str) -> None:
+    def _keep_summary(self, text: str) -> None:
+        self._path = text
+        self._show_summary()
+
+    def _show_summary(self) -> None:
+        """Show what the selected span adds up to, or else what the critical path does."""
+        span, schedule, text = self._document.span, self._document.schedule, self._path
+        if span is not None and schedule is not None:
+            text = describe_interval(schedule, span)
+        for link in self.span_links:
+            link.setVisible(span is not None and schedule is not None)
         self.summary.setText(
             text.replace(" ms", "\u00a0ms")
         )  # keep a unit on the line of its number

@@ -14,12 +14,10 @@ from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.splits import Split
 from enplace_studio.explain.differences import path_parts
+from enplace_studio.explain.intervals import Interval, busy_shares, bytes_within
 from enplace_studio.model.ordering import Slot
 from enplace_studio.timelines.rows import rows_of
 from enplace_studio.views.compare.compare_facts import (
-    Interval,
-    busy_shares,
-    bytes_within,
     choose,
     comparable,
     device_rows,

@@ -12,8 +12,8 @@ from PySide6.QtWidgets import QApplication, QLabel, QPushButton, QScrollArea
 from documents import add_plan, chain_document, document_of, split_layer, wide_document
 from enplace.machine import simulate
 from enplace.placers import place
+from enplace_studio.explain.intervals import Interval
 from enplace_studio.model.open_project import PlanEntry
-from enplace_studio.views.compare.compare_facts import Interval
 from enplace_studio.views.compare.compare_view import CompareView
 from enplace_studio.views.compare.paint import rest_lines
 from enplace_studio.views.compare.panels import share_room

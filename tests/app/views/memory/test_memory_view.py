@@ -4,9 +4,8 @@ from PySide6.QtTest import QTest
 
 from documents import chain_document, document_of
 from enplace_studio.model.document import Document
-from enplace_studio.views.memory.contents import MemoryTable
+from enplace_studio.model.requests import Wanted
 from enplace_studio.views.memory.memory_view import MemoryView
-from enplace_studio.widgets.tables import to_text
 from problems import cluster_of, profile_of
 
 
@@ -97,28 +96,15 @@ def test_an_empty_pane_shows_no_device(open_view):
     assert view.devices == []
 
 
-def test_a_click_lists_everything_in_memory_and_rows_select_their_ops(open_view, qtbot):
+def test_a_click_asks_for_everything_in_memory(open_view, qtbot):
     document = big_document(2)
     view = open_view(document)
-    QTest.mouseClick(view.devices[0], Qt.MouseButton.LeftButton, pos=QPoint(20, 5))
-    table = view.window().findChild(MemoryTable)
-    qtbot.addWidget(table)
-    assert table.total_bytes == view.devices[0].split.peak_bytes
-    kinds = [table.table.item(row, 1).text() for row in range(table.table.rowCount())]
-    assert kinds == ["weights and optimiser", "activation", "weights and optimiser"]
-    table.table.selectRow(0)
-    assert document.selection == {0}
-
-
-def test_a_long_list_ends_with_the_sum_of_the_rest(open_view, qtbot, monkeypatch):
-    monkeypatch.setattr("enplace_studio.views.memory.contents.MOST_ROWS", 2)
-    document = big_document(2)
-    view = open_view(document)
-    table = view.show_contents(document.schedule, 0, view.devices[0].split.peak_us)
-    qtbot.addWidget(table)
-    assert to_text(table.table.shown_rows()).splitlines()[-1] == "and 2 smaller ones\t\t400 MiB"
-    table.table.selectRow(1)
-    assert document.selection == frozenset()
+    with qtbot.waitSignal(document.requests.list_rows) as asked:
+        QTest.mouseClick(view.devices[0], Qt.MouseButton.LeftButton, pos=QPoint(20, 5))
+    assert asked.args == [Wanted("memory", where=(0, view.devices[0].split.peak_us))]
+    with qtbot.waitSignal(document.requests.list_rows) as asked:
+        view.table_button.click()
+    assert asked.args == [Wanted("memory")]
 
 
 def test_a_device_has_a_menu_that_lists_and_selects_what_fills_it(open_view, qtbot):
@@ -130,7 +116,7 @@ def test_a_device_has_a_menu_that_lists_and_selects_what_fills_it(open_view, qtb
     select.trigger()
     assert document.selection
     assert "Lock GPU 0 as it is" in actions
-    next(a for text, a in actions.items() if text.startswith("List what is in it")).trigger()
-    table = view.window().findChild(MemoryTable)
-    qtbot.addWidget(table)
-    assert table.total_bytes == widget.split.peak_bytes
+    listing = next(a for text, a in actions.items() if text.startswith("List what is in it"))
+    with qtbot.waitSignal(document.requests.list_rows) as asked:
+        listing.trigger()
+    assert asked.args == [Wanted("memory", where=(0, widget.split.peak_us))]

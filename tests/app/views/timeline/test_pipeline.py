@@ -61,10 +61,10 @@ def test_a_plan_for_a_pipeline_shows_as_one(opened):
 def test_a_plan_for_a_step_shows_as_a_step_and_a_click_shows_its_pipeline(opened):
     view = opened([0, 0, 1, 1], objective="step-time")
     assert view.pages.currentWidget() is not view.pipeline
-    view.pipeline_button.click()
+    view.switch.button(1).click()
     finish_work(view)
     assert view.pipeline.canvas.pipeline is not None
-    view.step_button.click()
+    view.switch.button(0).click()
     assert "per sample" not in view.legend
 
 
@@ -177,7 +177,7 @@ def simulated_as_gpipe(opener, times, edges, device):
     view = opener(TimelineView, document, 900, 260)
     plan = Plan(np.array(device), np.arange(len(device)), "max-load-dp")
     document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
-    view.pipeline_button.click()
+    view.switch.button(1).click()
     view.pipeline.kind.setCurrentIndex(view.pipeline.kind.findData("gpipe"))
     view.pipeline.refresh()
     finish_work(view)

@@ -493,3 +493,21 @@ def test_the_strip_shows_what_is_on_screen_and_a_click_moves_it(opener):
     canvas.zoom(-20)
     QTest.mouseClick(strip, LEFT, NONE, end)
     assert canvas.scale.is_fit
+
+
+def test_a_drag_along_the_axis_selects_a_span_and_says_what_it_adds_up_to(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    canvas = view.canvas
+    left, middle = canvas.lanes.left, canvas.lanes.scale.x(25.5)
+    drag(view, QPoint(round(left), 4), QPoint(round(left + middle), 6))
+    span = document.span
+    assert (span.start_us, span.stop_us) == pytest.approx((0, 25.5), abs=0.2)
+    assert document.selection == frozenset()
+    assert "compute 0.020" in view.summary.text().replace("\u00a0", " ")
+    canvas.grab()
+    with qtbot.waitSignal(document.requests.list_rows):
+        view.span_links[0].click()
+    view.span_links[-1].click()
+    assert document.span is None
+    assert not view.span_links[0].isVisible()

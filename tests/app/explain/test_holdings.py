@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from documents import chain_document, document_of, wide_document
-from enplace_studio.views.memory.holdings import (
+from enplace_studio.explain.holdings import (
     Holding,
     contents_at,
     holdings_at,
