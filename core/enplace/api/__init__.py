@@ -40,6 +40,9 @@ from enplace.mends.search import ROW_S, Fit, find_fit
 from enplace.option import Value
 from enplace.placers import PlaceOptions, Placer, Progress, Stop, place_with_each, placers
 from enplace.placers import place as run_placer
+from enplace.placing.next_moves import NextMove
+from enplace.placing.next_moves import next_moves as find_next_moves
+from enplace.placing.next_moves.search import USUAL_S
 from enplace.readers.clusters import ClusterChoice, cluster_from, presets
 from enplace.readers.samples import Sample
 from enplace.readers.samples import samples as bundled_samples
@@ -57,6 +60,7 @@ __all__ = [
     "EnplaceError",
     "EnplaceWarning",
     "Fit",
+    "NextMove",
     "Plan",
     "Problem",
     "Profile",
@@ -69,6 +73,7 @@ __all__ = [
     "fit",
     "from_networkx",
     "methods",
+    "next_moves",
     "place",
     "plan_serving",
     "read",
@@ -491,6 +496,34 @@ def simulate(
     chosen = replace(chosen, policy=policy or chosen.policy, links=links or chosen.links)
     problem = without_split_groups(problem, chosen)
     return Result.of(with_bound(simulate_given(problem, chosen)))
+
+
+@checked
+def next_moves(result: Result, time_limit_s: float = USUAL_S) -> tuple[NextMove, ...]:
+    """Find the single edits of a plan that improve it most, each with its price and a reason.
+
+    Parameters
+    ----------
+    result : Result
+        What :func:`place`, :func:`simulate` or :func:`read_plan` returned.
+    time_limit_s : float
+        How long to search, in seconds.
+
+    Returns
+    -------
+    tuple of NextMove
+        The best first. Each has a ``title``, a ``reason``, the time ``before_us`` and
+        ``after_us``, and goes to :meth:`Result.after`.
+
+    Examples
+    --------
+    >>> result = ep.place("model.enplace", "h100-4-nvlink", "heft")
+    >>> first = ep.next_moves(result)[0]
+    >>> print(first.title, first.change)
+    >>> result.after(first).save("plan.json")
+    """
+    stop = _options(STEP_TIME, time_limit_s, 0, None).stop
+    return find_next_moves(result.schedule.problem, result.plan, stop=stop)
 
 
 @checked

@@ -12,10 +12,12 @@ from enplace import summary
 from enplace.api.checks import checked
 from enplace.api.notebook import image, preformatted
 from enplace.api.plot import plot_timeline
+from enplace.bounds import with_bound
 from enplace.errors import EnplaceError
 from enplace.extras import import_extra
 from enplace.frameworks.registry import exporters, framework_of, why_no_export
 from enplace.inputs import PathLike
+from enplace.machine.check_claims import simulate_given
 from enplace.pictures.graph_svg import graph_svg
 from enplace.pictures.memory_svg import memory_svg
 from enplace.pictures.timeline_svg import timeline_svg
@@ -28,8 +30,9 @@ from enplace.placers.data_parallel import (
     why_not_mirrored,
 )
 from enplace.placers.references import alone_schedule
+from enplace.placing.next_moves import NextMove
 from enplace.text import instead, ms, table
-from enplace.values.problem import STEP_TIME
+from enplace.values.problem import STEP_TIME, split_problem
 from enplace.values.result import Result as PlainResult
 from enplace.values.schedule import Schedule
 from enplace.writers import write_plan
@@ -111,6 +114,11 @@ class Result(PlainResult):
         devices = self.schedule.problem.cluster.devices
         peaks = self.schedule.peak_bytes.tolist()
         return {device.name: peak for device, peak in zip(devices, peaks, strict=True)}
+
+    def after(self, move: NextMove) -> Result:
+        """Return the plan with one of its :func:`next moves <enplace.next_moves>` made."""
+        problem = split_problem(self.schedule.problem, move.plan.splits)
+        return Result.of(with_bound(simulate_given(problem, move.plan)))
 
     @checked
     def save(self, path: PathLike) -> None:

@@ -252,6 +252,15 @@ def test_a_result_with_split_ops_is_simulated_again():
     assert ep.simulate(ep.samples()["vgg-19"], made).step_time_us == made.step_time_us
 
 
+def test_a_next_move_of_a_result_is_a_better_result(folder):
+    made = ep.place("p.json", "c.json", "round-robin")
+    first = ep.next_moves(made)[0]
+    better = made.after(first)
+    assert better.step_time_us == first.after_us < first.before_us == made.step_time_us
+    better.save(folder / "plan.json")
+    assert ep.read_plan(folder / "plan.json", "p.json").step_time_us == better.step_time_us
+
+
 def test_a_plan_of_another_graph_is_completed_on_demand(folder):
     ep.place("p.json", "c.json", "heft").save("plan.json")
     (folder / "p.json").write_text(json.dumps(model([*OPS, "metric"])))

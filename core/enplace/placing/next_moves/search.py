@@ -1,0 +1,261 @@
+"""The search for next moves: it simulates one edit after another, and keeps the best.
+
+Prices are exact: each edit is simulated as the plan would run with it. Of a plan that fits, no move
+is offered that does not; of one that does not fit, those come first that lack least memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from enplace.errors import EnplaceError
+from enplace.machine import simulate
+from enplace.machine.check_claims import check_claims
+from enplace.machine.pipelines.pipeline import fill_pipeline
+from enplace.names.groups import group_ops
+from enplace.placing.next_moves.edits import SPLIT, SWAP, Edit, edits_of, graph_of
+from enplace.placing.next_moves.words import reason_of, title_of
+from enplace.placing.stop import Stop
+from enplace.text import ms, size
+from enplace.values.arrays import IntArray
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.schedule import Schedule
+
+MOST = 8
+"""Moves that are offered."""
+
+LEAST = 1e-4
+"""Share by which a move must shorten a step to be offered."""
+
+SAME = 0.5
+"""Of two moves of which this share of the ops is the same, the better one is offered."""
+
+USUAL_S = 20.0
+"""How long the search goes on at most, in seconds."""
+
+WITHIN = 0.5
+"""Share of what moves to a device that must run in an idle time there to fit in."""
+
+
+class Idle(NamedTuple):
+    """A time in which a device is idle."""
+
+    device: int
+    since_us: float
+    until_us: float
+
+
+@dataclass(frozen=True, eq=False)
+class NextMove:
+    """An edit of a plan with its price.
+
+    Attributes
+    ----------
+    kind : str
+        One of ``move``, ``order``, ``split``, ``swap`` and ``recompute``.
+    title, reason : str
+        What it does, and why that helps.
+    ops : int array
+        The ops that run elsewhere, or at another time, by their numbers before the move.
+    devices : tuple of int
+        Where they run then.
+    plan : Plan
+        The plan after the move.
+    before_us, after_us : float
+        What the plan minimises, before and after.
+    before_excess_bytes, after_excess_bytes : int
+        By how much it exceeds memory.
+    """
+
+    kind: str
+    title: str
+    reason: str
+    ops: IntArray
+    devices: tuple[int, ...]
+    plan: Plan
+    before_us: float
+    after_us: float
+    before_excess_bytes: int
+    after_excess_bytes: int
+
+    def __repr__(self) -> str:
+        return f"<NextMove: {self.title}, {self.change}>"
+
+    @property
+    def change(self) -> str:
+        """The change as a text: ``−11.8 ms``, or ``−1.2 GiB of what is lacking, +3.0 ms``."""
+        time = ms(self.after_us - self.before_us, signed=True)
+        less_bytes = self.before_excess_bytes - self.after_excess_bytes
+        return f"lacks {size(less_bytes)} less, {time}" if less_bytes else time
+
+
+@dataclass(frozen=True, eq=False)
+class _Priced:
+    """An edit that improves the plan."""
+
+    edit: Edit
+    plan: Plan
+    value_us: float
+    excess_bytes: int
+
+    @property
+    def key(self) -> tuple[int, float]:
+        return self.excess_bytes, self.value_us
+
+
+Report = Callable[[Sequence[NextMove]], object]
+
+
+def ignore(_: Sequence[NextMove]) -> None:
+    """Take no notice of what has been found so far."""
+
+
+def next_moves(
+    problem: Problem,
+    plan: Plan,
+    *,
+    most: int = MOST,
+    stop: Stop | None = None,
+    idle: Idle | None = None,
+    again: Sequence[tuple[IntArray, int]] = (),
+    report: Report = ignore,
+) -> tuple[NextMove, ...]:
+    """Find the single edits that most improve a plan.
+
+    Parameters
+    ----------
+    problem : Problem
+        With the plan's splits applied.
+    plan : Plan
+        A plan of the problem.
+    most : int
+        How many to return.
+    stop : Stop, optional
+        When to end with the best so far; by default, after :data:`USUAL_S`.
+    idle : Idle, optional
+        Find only what would run in this idle time of a device.
+    again : sequence of (int array, int)
+        Ops and devices of moves to try first.
+    report : callable
+        Called with the moves found so far whenever there is a better one.
+
+    Returns
+    -------
+    tuple of NextMove
+        The best first: that with the least excess of memory, then with the least time. Each
+        improves the plan, and differs in more than a few ops from those before it.
+    """
+    search = _Search(problem, plan, most, idle)
+    until = stop or Stop(USUAL_S)
+    for edit in edits_of(search.before, again):
+        if until():
+            break
+        if search.try_edit(edit):
+            report(search.offers())
+    return search.offers()
+
+
+class _Search:
+    """The best edits so far, no two of them much alike."""
+
+    def __init__(self, problem: Problem, plan: Plan, most: int, idle: Idle | None) -> None:
+        self._problem, self._most, self._idle = problem, most, idle
+        self.before = simulate(problem, check_claims(problem, plan))
+        self._excess = _excess_bytes(problem, self.before)
+        self._best: list[_Priced] = []
+        self._told: dict[_Priced, NextMove] = {}
+        self._grouping = group_ops(problem.profile)
+
+    def try_edit(self, edit: Edit) -> bool:
+        """Price an edit, and return whether it is among the best."""
+        if self._idle is not None and self._idle.device not in edit.devices:
+            return False
+        try:
+            plan = edit.make()
+            graph = graph_of(self._problem, plan.splits) if edit.kind == SPLIT else self._problem
+            after = simulate(graph, check_claims(graph, plan))
+        except EnplaceError:  # a constraint forbids it, or ops would wait for each other
+            return False
+        time_us, most_us = value_us(after), (1 - LEAST) * value_us(self.before)
+        if not self._excess and time_us >= most_us:
+            return False
+        excess = _excess_bytes(graph, after)
+        if excess > self._excess or (excess == self._excess and time_us >= most_us):
+            return False
+        if self._idle is not None and not _runs_within(after, edit, self._idle):
+            return False
+        return self._keep(_Priced(edit, after.plan, time_us, excess))
+
+    def _keep(self, priced: _Priced) -> bool:
+        """Keep an edit unless a better one is much like it, and drop worse ones like it."""
+        alike = [each for each in self._best if _is_alike(each.edit, priced.edit)]
+        if any(each.key <= priced.key for each in alike):
+            return False
+        kept = [each for each in self._best if each not in alike]
+        self._best = sorted([*kept, priced], key=lambda each: each.key)
+        return priced in self._best[: self._most]
+
+    def offers(self) -> tuple[NextMove, ...]:
+        """Return the best edits, each with its reason."""
+        return tuple(map(self._offer, self._best[: self._most]))
+
+    def _offer(self, priced: _Priced) -> NextMove:
+        known = self._told.get(priced)
+        if known is not None:
+            return known
+        edit, graph = priced.edit, graph_of(self._problem, priced.plan.splits)
+        after = simulate(graph, priced.plan)
+        made = NextMove(
+            edit.kind,
+            title_of(self.before, self._grouping, edit),
+            reason_of(self.before, after, edit),
+            np.union1d(edit.ops, edit.others) if edit.kind == SWAP else edit.ops,
+            edit.devices,
+            priced.plan,
+            value_us(self.before),
+            priced.value_us,
+            self._excess,
+            priced.excess_bytes,
+        )
+        self._told[priced] = made
+        return made
+
+
+def value_us(schedule: Schedule) -> float:
+    """Return what the plan of a schedule minimises, in µs."""
+    own_us = schedule.plan.value_us
+    return schedule.makespan_us if own_us is None else own_us
+
+
+def _excess_bytes(problem: Problem, schedule: Schedule) -> int:
+    """Sum by how much the peaks exceed memory, in a step and with samples in flight."""
+    pipeline = fill_pipeline(problem, schedule.plan)
+    if pipeline is None:
+        return schedule.excess_bytes
+    over = pipeline.peak_bytes - problem.cluster.capacity_bytes
+    return max(schedule.excess_bytes, int(over[over > 0].sum()))
+
+
+def _is_alike(one: Edit, other: Edit) -> bool:
+    """Whether two edits move much the same ops."""
+    mine, theirs = (np.union1d(each.ops, each.others) for each in (one, other))
+    shared = len(np.intersect1d(mine, theirs, assume_unique=True))
+    return shared >= SAME * (len(mine) + len(theirs) - shared)
+
+
+def _runs_within(after: Schedule, edit: Edit, idle: Idle) -> bool:
+    """Whether most of what an edit has a device run is run in its idle time."""
+    plan, ops = after.plan, edit.ops
+    if edit.kind == SPLIT:
+        return False  # its parts have other numbers
+    ops = np.union1d(ops, edit.others) if edit.kind == SWAP else ops
+    ops = ops[plan.device[ops] == idle.device]
+    start_us, finish_us = after.op_start_us[ops], after.op_finish_us[ops]
+    within_us = np.minimum(finish_us, idle.until_us) - np.maximum(start_us, idle.since_us)
+    work_us = float((finish_us - start_us).sum())
+    return work_us > 0 and float(within_us.clip(0).sum()) >= WITHIN * work_us

@@ -1,0 +1,151 @@
+"""Next moves: the best of all single moves, honest in time and memory, and in words."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+
+from documents import split_layer
+from enplace.errors import EnplaceError
+from enplace.machine import simulate
+from enplace.machine.check_claims import check_claims
+from enplace.placers import place
+from enplace.placing.next_moves import MOVE, ORDER, RECOMPUTE, SPLIT, SWAP, Idle, next_moves
+from enplace.placing.stop import Stop
+from enplace.values.load_rule import LoadRule
+from enplace.values.plan import Plan
+from enplace.values.problem import THROUGHPUT, Problem, split_problem
+from problems import GIB, as_training, cluster_of, plan_of, planned_problems, profile_of
+from properties import examples
+
+NO_LIMIT = Stop()
+SHORTER = 1 - 1e-4
+
+
+def key_of(schedule):
+    return schedule.excess_bytes, schedule.makespan_us
+
+
+def single_moves(problem, plan):
+    """Simulate every move of one placement unit to another device."""
+    for unit in range(problem.n_units):
+        for device in np.flatnonzero(problem.unit_allowed[unit]).tolist():
+            where = plan.device.copy()
+            where[problem.unit == unit] = device
+            try:
+                yield simulate(problem, Plan(where, plan.position, "", plan.policy, plan.links))
+            except EnplaceError:  # the order makes ops wait for each other
+                continue
+
+
+@examples(15)
+@given(planned_problems())
+def test_the_first_offer_is_as_good_as_the_best_of_all_moves_of_one_unit(planned):
+    problem, plan = planned
+    before = simulate(problem, plan)
+    best = min(map(key_of, single_moves(problem, plan)), default=key_of(before))
+    gains = best[0] < before.excess_bytes or best[1] < SHORTER * before.makespan_us
+    assume(gains and best < key_of(before))
+    first = next_moves(problem, plan, stop=NO_LIMIT)[0]
+    assert (first.after_excess_bytes, first.after_us) <= best
+
+
+@examples(15)
+@given(planned_problems())
+def test_an_offer_keeps_its_promise_and_never_asks_for_memory_that_is_not_there(planned):
+    problem, plan = planned
+    before = simulate(problem, plan)
+    offers = next_moves(problem, plan, stop=NO_LIMIT)
+    keys = [(offer.after_excess_bytes, offer.after_us) for offer in offers]
+    assert keys == sorted(keys)
+    for offer, key in zip(offers, keys, strict=True):
+        assert key_of(simulate(problem, offer.plan)) == pytest.approx(key)
+        assert key < key_of(before)
+        assert offer.plan.device[problem.pinned_to >= 0].tolist() == [
+            device for device in problem.pinned_to.tolist() if device >= 0
+        ]
+
+
+def test_a_plan_that_does_not_fit_is_first_made_to_fit():
+    profile = profile_of({"a": 10, "b": 10}, [("a", "b", 1)], persistent={"a": 600, "b": 600})
+    problem = Problem(profile, cluster_of(2, capacity_bytes=1000))
+    first = next_moves(problem, plan_of(problem, {"a": 0, "b": 0}))[0]
+    assert (first.before_excess_bytes, first.after_excess_bytes) == (201, 0)
+    assert first.after_us > first.before_us
+    assert first.change.startswith("lacks 201 B less, +")
+
+
+def test_what_waits_for_a_busy_device_is_offered_an_earlier_turn():
+    profile = profile_of({"short": 1, "long": 9, "far": 30}, [("short", "far", 1)])
+    problem = Problem(profile, cluster_of(2))
+    plan = Plan(np.array([0, 0, 1]), np.array([1, 0, 2]), "hand", links="priority")
+    pinned = problem.constrained(pins={0: 0, 1: 0, 2: 1})
+    first = next_moves(pinned, plan)[0]
+    assert first.kind == ORDER
+    assert first.before_us - first.after_us == 9
+    assert first.plan.device.tolist() == [0, 0, 1]
+
+
+def test_two_ops_on_the_wrong_devices_are_swapped():
+    """Each waits for a tensor that the other would not, and no device has room for both."""
+    profile = profile_of(
+        {"m/a": 10, "m/b": 10, "n/c": 10, "n/d": 10},
+        [("m/a", "n/d", 90), ("n/c", "m/b", 90), ("m/a", "n/c", 90)],
+        persistent=dict.fromkeys(("m/a", "m/b", "n/c", "n/d"), 300),
+    )
+    cluster = cluster_of(2, capacity_bytes=850)
+    problem = Problem(profile, cluster).constrained(pins={0: 0, 2: 1})
+    plan = plan_of(problem, {"m/a": 0, "m/b": 0, "n/c": 1, "n/d": 1})
+    offers = next_moves(problem, plan)
+    assert [offer.kind for offer in offers] == [SWAP]
+    assert offers[0].plan.device.tolist() == [0, 1, 1, 0]
+    assert offers[0].title == "Swap m/b and n/d"
+
+
+def test_a_long_op_is_split_over_two_devices():
+    problem = Problem(split_layer(), cluster_of(2, b1_us_per_byte=1e-5))
+    plan = Plan(np.zeros(4, dtype=np.int64), np.arange(4), "hand")
+    first = next_moves(problem, plan)[0]
+    assert first.kind == SPLIT
+    assert first.title == "Split conv in two, by channels"
+    graph = split_problem(problem, first.plan.splits)
+    assert simulate(graph, first.plan).makespan_us == first.after_us < 800
+
+
+def test_a_plan_for_throughput_is_priced_per_sample():
+    ops = {"f": 30, "g": 10, "gradients/g": 10, "gradients/f": 30}
+    profile = profile_of(
+        ops, [("f", "g", 1), ("g", "gradients/g", 1), ("gradients/g", "gradients/f", 1)]
+    )
+    problem = as_training(Problem(profile, cluster_of(2)))
+    plan = place(problem, "max-load-dp").plan
+    worse = Plan(
+        np.zeros(4, dtype=np.int64),
+        np.arange(4),
+        "hand",
+        objective=THROUGHPUT,
+        load_rule=plan.load_rule or LoadRule(),
+    )
+    offers = next_moves(problem, worse)
+    assert {offer.kind for offer in offers} <= {MOVE, SWAP, ORDER, RECOMPUTE}
+    assert offers[0].after_us == check_claims(problem, offers[0].plan).value_us
+    assert "per sample" in offers[0].reason
+
+
+def test_only_what_runs_in_an_idle_time_is_offered_for_it():
+    times = {"a": 10, "b": 10, "c": 10, "d": 40}
+    problem = Problem(profile_of(times, [("a", "d", 1)]), cluster_of(3, b1_us_per_byte=0.1))
+    plan = plan_of(problem, {"a": 0, "b": 0, "c": 0, "d": 0})
+    every = next_moves(problem, plan)
+    there = next_moves(problem, plan, idle=Idle(1, 0.0, 30.0))
+    assert {offer.devices for offer in there} == {(1,)}
+    assert {2} <= {device for offer in every for device in offer.devices} | {2}
+    assert not next_moves(problem, plan, idle=Idle(1, 69.0, 70.0))
+    assert "GPU 1 is idle" in there[0].reason
+
+
+def test_a_search_that_is_stopped_has_what_it_found():
+    problem = Problem(profile_of({"a": 10, "b": 10}, []), cluster_of(2, capacity_bytes=GIB))
+    plan, seen = plan_of(problem, {"a": 0, "b": 0}), []
+    found = next_moves(problem, plan, stop=Stop(cancelled=lambda: bool(seen)), report=seen.append)
+    assert len(seen) == 1
+    assert found == seen[0]
