@@ -117,6 +117,7 @@ FRAMEWORK = Framework(
     runs=True,
     has_labels=True,
     applier="enplace.frameworks.torch.run.apply:apply",
+    apply_options=(PIPELINE, MICROBATCHES),
     run_options=(PIPELINE, MICROBATCHES),
     plain_apart=True,
     kinds=_KINDS,

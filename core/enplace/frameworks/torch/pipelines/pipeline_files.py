@@ -3,6 +3,10 @@
 JOB, ANSWER, WHY, PROGRESS = "job", "answer-{}", "why-{}", "progress"
 """Names of files in the folder of a pipeline: what to do; from each process, what came of it."""
 
+OWN, LOST = "own", "lost"
+"""Begin the file of a process that says why it ended: for its own reason, or as another had ended.
+"""
+
 SCHEDULES = {
     "gpipe": "ScheduleGPipe",
     "1f1b": "Schedule1F1B",

@@ -22,7 +22,16 @@ from enplace.frameworks.devices import LOCAL
 from enplace.frameworks.measured import MeasuredRun, median_us, quartiles_us, run_by_module
 from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.torch.error_text import lacking
-from enplace.frameworks.torch.pipelines.pipeline_files import ANSWER, JOB, PROGRESS, SCHEDULES, WHY
+from enplace.frameworks.torch.pipelines.joining import stage_devices
+from enplace.frameworks.torch.pipelines.pipeline_files import (
+    ANSWER,
+    JOB,
+    LOST,
+    OWN,
+    PROGRESS,
+    SCHEDULES,
+    WHY,
+)
 from enplace.frameworks.torch.run.comparison import (
     AFTER_FIRST,
     LOSS,
@@ -76,7 +85,7 @@ def run_pipeline(
     """
     with temporary_folder() as folder:
         (folder / JOB).write_bytes(encode(profile) + encode(job))
-        answers = _start(folder, len(np.unique(plan.device)), report)
+        answers = _start(folder, len(stage_devices(problem, plan)), report)
     run = _seen(problem, plan, wanted, answers, job.details["devices"])
     return run if plain is None else _compared(run, answers, plain)
 
@@ -90,7 +99,7 @@ def check_pipeline(problem: Problem, plan: Plan, wanted: Microbatches, devices: 
         With the reason, and what to do instead.
     """
     check_plan(problem, plan)
-    used = [problem.cluster.devices[d].name for d in np.unique(plan.device).tolist()]
+    used = [problem.cluster.devices[d].name for d in stage_devices(problem, plan)]
     if not torch.distributed.is_available() or find_spec("torch.distributed.run") is None:
         raise EnplaceError(
             f"PyTorch {torch.__version__} has no torchrun (torch.distributed.run), which starts "
@@ -101,16 +110,7 @@ def check_pipeline(problem: Problem, plan: Plan, wanted: Microbatches, devices: 
             "this system has no overlays of files, which keep the processes of a pipeline from "
             "changing yours; run the script itself under torchrun"
         )
-    if wanted.schedule not in SCHEDULES:
-        raise PlanError(
-            f"Enplace runs pipelines of PyTorch as {listed(SCHEDULES)}, not as {wanted.schedule}"
-        )
-    made = SCHEDULES[wanted.schedule]
-    try:
-        getattr(importlib.import_module("torch.distributed.pipelining"), made)
-    except (ImportError, AttributeError):
-        missing = f"torch.distributed.pipelining.{made}"
-        raise EnplaceError(lacking(torch.__version__, missing)) from None
+    check_schedule(wanted)
     match = LOCAL.fullmatch(devices.strip())
     assert match is not None
     there = torch.cuda.device_count() if match[1].lower() == "gpu" else int(match[2])
@@ -121,11 +121,31 @@ def check_pipeline(problem: Problem, plan: Plan, wanted: Microbatches, devices: 
         )
 
 
+def check_schedule(wanted: Microbatches) -> None:
+    """Refuse a schedule that PyTorch does not have.
+
+    Raises
+    ------
+    EnplaceError
+        With those that it has.
+    """
+    if wanted.schedule not in SCHEDULES:
+        raise PlanError(
+            f"Enplace runs pipelines of PyTorch as {listed(SCHEDULES)}, not as {wanted.schedule}"
+        )
+    made = SCHEDULES[wanted.schedule]
+    try:
+        getattr(importlib.import_module("torch.distributed.pipelining"), made)
+    except (ImportError, AttributeError):
+        missing = f"torch.distributed.pipelining.{made}"
+        raise EnplaceError(lacking(torch.__version__, missing)) from None
+
+
 def _start(folder: Path, n: int, report: Report) -> list[Message]:
     """Start the processes, wait for them and return what each answers."""
     command = [
         sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--max-restarts=0",
-        f"--nproc-per-node={n}", "-m", "enplace.frameworks.torch.pipelines.rank", str(folder),
+        f"--nproc-per-node={n}", "-m", "enplace.frameworks.torch.pipelines.measured", str(folder),
     ]  # fmt: skip
     report(f"Starting {n} processes", None)
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
@@ -144,19 +164,15 @@ def _start(folder: Path, n: int, report: Report) -> list[Message]:
         if answer is None and not (folder / WHY.format(rank)).exists()
     ]
     failures = _failures(folder)
-    first = [each for each in failures if _LOST not in each[2]] or ([] if silent else failures)
+    first = [each for each in failures if each[0] != LOST] or ([] if silent else failures)
     for kind, _, line in first:
-        raise PlanError(line) if kind == "own" else WorkerError(line)
+        raise PlanError(line) if kind == OWN else WorkerError(line)
     if silent:
         raise WorkerError(
             f"process {silent[0]} of the pipeline ended without a result, and so the others were "
             f"ended; its output says why, or this machine ran out of memory"
         )
     return [answer for answer in answers if answer is not None]
-
-
-_LOST = "Connection"
-"""What a process says in whose pipeline another has ended."""
 
 
 def _pass_on(folder: Path, report: Report) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -54,12 +55,18 @@ class Cut:
         """The device of each process."""
         return list(dict.fromkeys(self.devices))
 
-    def module(self, stage: int) -> StageModule:
-        """Return a stage."""
+    @property
+    def is_looped(self) -> bool:
+        """Whether the processes take turns with the stages."""
+        return all(rank == stage % len(self.order) for stage, rank in enumerate(self.rank))
+
+    def module(self, stage: int, parts_of_loss: Sequence[int] = ()) -> StageModule:
+        """Return a stage; the last one keeps the values of the loss and of these numbers."""
         last = stage == len(self.devices) - 1
         gets = self.passed[stage - 1] if stage else ()
         gives = (self.loss,) if last else self.passed[stage]
-        return StageModule(self.calls[stage], gets, gives, is_last=last)
+        kept = [self.loss, *(number for number in parts_of_loss if number != self.loss)]
+        return StageModule(self.calls[stage], gets, gives, kept if last else ())
 
 
 def cut_tape(
@@ -118,9 +125,7 @@ def cut_tape(
             f"ends there"
         )
     cut = _cut(calls, loss, devices, stage_of, maker, free)
-    if any(rank != stage % len(cut.order) for stage, rank in enumerate(cut.rank)) or len(
-        devices
-    ) % len(cut.order):
+    if not cut.is_looped or len(devices) % len(cut.order):
         raise PipelineRefusedError(
             f"stages are on {listed([names[device] for device in devices])} in this order, and "
             f"interleaved ones take turns; make a plan for --pipeline interleaved"
@@ -219,13 +224,32 @@ class _Whole(torch.autograd.Function):
 
 
 class StageModule(torch.nn.Module):
-    """A stage: gets what the one before it passes, and its own parts of the batch by name."""
+    """A stage: gets what the one before it passes, and its own parts of the batch by name.
+
+    Attributes
+    ----------
+    kept : list of int
+        Of the last stage: the loss, and other single numbers that it makes.
+    keeps : bool
+        Whether it has begun: before, PyTorch calls it to see shapes.
+    values : list of tensor, each of shape (n_kept,)
+        What is kept of each micro-batch so far.
+    """
 
     def __init__(
-        self, calls: Sequence[Call], gets: Sequence[int], gives: Sequence[int], *, is_last: bool
+        self,
+        calls: Sequence[Call],
+        gets: Sequence[int],
+        gives: Sequence[int],
+        kept: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        self._calls, self._gets, self._gives, self._is_last = calls, gets, gives, is_last
+        self._gets, self._gives = gets, gives
+        self._calls = [(modes, [*own]) for modes, own in groupby(calls, lambda call: call.modes)]
+        known = {*gets, *(number for call in calls for number in call.numbers)}
+        self.kept = [number for number in kept if number in known]
+        self.keeps = False
+        self.values: list[torch.Tensor] = []
         sources = [each for call in calls for each in call.sources]
         self.batch = sorted({each.number for each in sources if isinstance(each, Batch)})
         found = {id(p): p for call in calls for p in parameters_of(call)}
@@ -246,10 +270,15 @@ class StageModule(torch.nn.Module):
             for number, each, copied in zip(self._gets, received, self._copied, strict=True)
         }
         own = {int(name.removeprefix(PART)): each for name, each in batch.items()}
-        for call in self._calls:
-            call.again(known, own)
+        for modes, calls in self._calls:
+            with modes.again():
+                for call in calls:
+                    call.again(known, own)
         given = tuple(known[number].contiguous() for number in self._gives)
-        if self._is_last:
+        if self.keeps:
+            kept = [known[number].detach().reshape(()).double() for number in self.kept]
+            self.values.append(torch.stack(kept))
+        if self.kept:
             return given[0].reshape(1)  # results of micro-batches are put together by rows
         return given[0] if len(given) == 1 else given
 

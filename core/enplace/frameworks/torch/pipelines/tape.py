@@ -10,8 +10,8 @@ stays as it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -24,6 +24,8 @@ from enplace.errors import PlanError
 
 _IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__i\w+__|__setitem__")
 _GIVES_NO_TENSOR = ("__set__", "backward", "requires_grad_", "retain_grad", "register_hook")
+_READS = ("item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__",
+          "__format__", "__repr__")  # fmt: skip
 _NEEDS_ROWS = ("batch_norm", "sync_batch_norm")
 
 
@@ -53,6 +55,39 @@ class Kept:
 
 
 @dataclass(frozen=True)
+class Modes:
+    """Under what a call was made: with or without gradients, and in which types.
+
+    Attributes
+    ----------
+    kind : str
+        Of the device.
+    has_gradients : bool
+    autocast : torch.dtype or None
+        The type that autocast chooses; None outside of it.
+    """
+
+    kind: str
+    has_gradients: bool
+    autocast: torch.dtype | None
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Set them within the block."""
+        with (
+            torch.set_grad_enabled(self.has_gradients),
+            torch.autocast(self.kind, self.autocast, self.autocast is not None),
+        ):
+            yield
+
+
+def modes_now(kind: str) -> Modes:
+    """Return what holds here, on a kind of device."""
+    is_cast = torch.is_autocast_enabled(kind)
+    return Modes(kind, torch.is_grad_enabled(), torch.get_autocast_dtype(kind) if is_cast else None)
+
+
+@dataclass(frozen=True)
 class Call:
     """A call on the tape.
 
@@ -70,6 +105,7 @@ class Call:
         The path of the module that called; empty outside of the model, and in its root.
     needs_gradient : bool
         Whether a result does.
+    modes : Modes
     """
 
     function: Callable[..., Any]
@@ -80,6 +116,7 @@ class Call:
     changes: int | None
     module: str
     needs_gradient: bool
+    modes: Modes
 
     @property
     def sources(self) -> list[Any]:
@@ -118,9 +155,14 @@ class Tape(TorchFunctionMode):
     calls : list of Call
     batch : dict of int to tensor
         The whole tensors of this step's batch, by their numbers.
+    shown : dict of int to (int, tensor)
+        By ``id``, what the script has of this step: what its model gave and what it made of that,
+        with their numbers.
+    parts_of_loss : list of int
+        The numbers of single real numbers with a gradient, such as losses that are added up.
     """
 
-    def __init__(self, model: torch.nn.Module, samples: int, parts: int) -> None:
+    def __init__(self, model: torch.nn.Module, samples: int, parts: int, kind: str = "cpu") -> None:
         super().__init__()
         if samples % parts:
             raise PipelineRefusedError(
@@ -129,7 +171,9 @@ class Tape(TorchFunctionMode):
             )
         self.calls: list[Call] = []
         self.batch: dict[int, torch.Tensor] = {}
-        self._samples, self._rows = samples, samples // parts
+        self.shown: dict[int, tuple[int, torch.Tensor]] = {}
+        self.parts_of_loss: list[int] = []
+        self._samples, self._rows, self._kind = samples, samples // parts, kind
         self._paths: list[str] = []
         self._own = {id(each) for each in (*model.parameters(), *model.buffers())}
         self._number_of: dict[int, int] = {}
@@ -163,6 +207,7 @@ class Tape(TorchFunctionMode):
         self._in_model = True
         self._out = usual(*args, **kwargs)
         self._in_model, self._n_forward = False, len(self.calls)
+        self._show_all(self._out)
         return self._out
 
     def loss(self, tensor: torch.Tensor) -> int:
@@ -181,32 +226,50 @@ class Tape(TorchFunctionMode):
                 "model"
             )
         if self._turn < 0:
-            self._detach()
+            self._out, self._of_out = self._others(self._number_of)
+        self._held.clear()
         return number
 
-    def _detach(self) -> None:
-        """Let go of what the first step made; later ones get what the model gave, without it."""
+    def close(self) -> None:
+        """End the tape, wherever it is."""
+        self._stack.close()
 
-        def detached(value: Any) -> Any:
-            number = self._number_of.get(id(value)) if _is_tensor(value) else None
+    def _others(self, number_of: Mapping[int, int]) -> tuple[Any, dict[int, int]]:
+        """Return what the model gave as other tensors, without what made them; their numbers."""
+        found: dict[int, int] = {}
+
+        def other(value: Any) -> Any:
+            number = number_of.get(id(value)) if _is_tensor(value) else None
             if number is None:
                 return value
             made = value.detach().requires_grad_(value.requires_grad)
-            self._of_out[id(made)] = number
+            found[id(made)] = number
             return made
 
-        self._out = tree_map(detached, self._out)
-        self._held.clear()
+        return tree_map(other, self._out), found
+
+    def _show_all(self, out: Any) -> None:
+        for each in tree_leaves(out):
+            if _is_tensor(each) and (number := self._number_of.get(id(each))) is not None:
+                self._show(number, each)
+
+    def _show(self, number: int, tensor: torch.Tensor) -> None:
+        self.shown[id(tensor)] = number, tensor
+        is_real = tensor.dim() == 0 and tensor.is_floating_point() and tensor.requires_grad
+        if self._turn < 0 and is_real:
+            self.parts_of_loss.append(number)
 
     def call_again(self, args: Any, kwargs: Any) -> Any:
         """Take a later step's batch; follow what becomes of the first one's result."""
-        self._turn, self._number_of = self._n_forward, dict(self._of_out)
+        self._turn = self._n_forward
         self._batch_of.clear()
         self.batch.clear()
         self._held.clear()
+        out, self._number_of = self._others(self._of_out)
+        self._show_all(out)
         self._cut((args, kwargs))
         self._stack.enter_context(self)
-        return self._out
+        return out
 
     def _cut(self, values: Any) -> Any:
         """Return values with the first rows of each tensor of the batch."""
@@ -263,6 +326,11 @@ class Tape(TorchFunctionMode):
                 f"and a micro-batch has other statistics; run this model without a pipeline"
             )
         sources = self._sources((args, kwargs))
+        if name in _READS and not self._in_model and _has_made(sources):
+            raise PipelineRefusedError(
+                "the script reads a value of its step before it goes backward, and a pipeline has "
+                "none until then; move that line below loss.backward()"
+            )
         changed = args[0] if _IN_PLACE.fullmatch(name) and args and _is_tensor(args[0]) else None
         out = func(*args, **kwargs)
         made = [(at, each) for at, each in enumerate(tree_leaves(out)) if _is_tensor(each)]
@@ -275,9 +343,14 @@ class Tape(TorchFunctionMode):
         makes = tuple((at, self._new(each)) for at, each in made if each is not changed)
         number = None if changed is None else self._new(changed)
         needs = any(each.requires_grad for _, each in made) or _needs(changed)
-        module = self._paths[-1] if self._paths else ""
-        called = Call(func, name, sources[0], sources[1], makes, number, module, needs)
+        module, modes = self._paths[-1] if self._paths else "", modes_now(self._kind)
+        called = Call(func, name, sources[0], sources[1], makes, number, module, needs, modes)
         self.calls.append(called)
+        if not self._in_model:
+            numbers = dict(makes)
+            for at, each in made:
+                if (shown := numbers.get(at, number)) is not None:
+                    self._show(shown, each)
         return out
 
     def _sources(self, values: Any) -> Any:
@@ -316,6 +389,11 @@ class Tape(TorchFunctionMode):
         ):
             if isinstance(old, Kept) and isinstance(new, Kept):
                 old.tensor = new.tensor
+            elif isinstance(old, _PLAIN) and old != new:
+                raise PipelineRefusedError(
+                    f"a later step gives '{name}' something other than the first one did "
+                    f"({_brief(new)} for {_brief(old)}); give a number that changes as a tensor"
+                )
         numbers = dict(known.makes)
         found = [(numbers[place], each) for place, each in made if place in numbers]
         if changed is not None and known.changes is not None:
@@ -323,6 +401,19 @@ class Tape(TorchFunctionMode):
         for number, tensor in found:
             self._held.append(tensor)
             self._number_of[id(tensor)] = number
+            self._show(number, tensor)
+
+
+_PLAIN = (Made, Batch, int, float, str, type(None))
+"""What is the same in each step."""
+
+
+def _brief(value: Any) -> str:
+    return "a tensor" if isinstance(value, Made | Batch | Kept) else f"{value!r:.20}"
+
+
+def _has_made(values: Any) -> bool:
+    return any(isinstance(each, Made) for each in tree_leaves(values))
 
 
 def _trains(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

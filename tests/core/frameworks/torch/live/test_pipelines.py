@@ -49,7 +49,7 @@ def taped(model, x, y, parts=2):
         out = tape.call(model, (x,), {})
         return tape, tape.loss(nn.functional.cross_entropy(out.flatten(0, 1), y.flatten()))
     finally:
-        tape._stack.close()
+        tape.close()
 
 
 def batch(rows=4):
@@ -96,7 +96,7 @@ def test_a_later_step_gives_its_own_batch_and_must_be_the_same():
         with pytest.raises(PipelineRefusedError, match="a later step calls 'log_softmax'"):
             out.log_softmax(-1)
     finally:
-        tape._stack.close()
+        tape.close()
 
 
 def test_what_is_no_pipeline_is_refused_in_a_line():

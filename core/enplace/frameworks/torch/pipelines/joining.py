@@ -1,0 +1,212 @@
+"""A process that ``torchrun`` started finds its stage's device, and joins the other stages.
+
+The processes of a host take its devices of the plan in turn. Their ranks are numbers of stages: so
+each card does the part that is planned for it, in whatever order ``torchrun`` counts the hosts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import socket
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from enplace.errors import ClusterError, EnplaceError, PlanError
+from enplace.frameworks.torch.error_text import first_line
+from enplace.names.passes import BACKWARD, UPDATE
+from enplace.names.scopes import INPUT
+from enplace.text import count, listed
+from enplace.values.cluster import Cluster
+from enplace.values.device_names import device_label, task_of
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+
+_EARLY = 10
+"""Percentage of a device's forward ops before which its first stage is taken to begin."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A process among those of a pipeline.
+
+    Attributes
+    ----------
+    rank : int
+        The number of its first stage.
+    order : list of int
+        The plan's device of each process.
+    device : torch.device
+        Where this one computes.
+    is_bound : bool
+        Whether its device is a card or on one of several hosts, so that no other will do.
+    """
+
+    rank: int
+    order: list[int]
+    device: torch.device
+    is_bound: bool
+
+
+def stage_devices(problem: Problem, plan: Plan) -> list[int]:
+    """Return the devices that have stages, in the order of their first ones."""
+    names = [name.partition("/")[0] for name in problem.profile.op_names]
+    forward = np.array([name not in (BACKWARD, UPDATE, INPUT) for name in names])
+    begins = {
+        device: float(np.percentile(plan.position[forward & (plan.device == device)], _EARLY))
+        for device in np.unique(plan.device[forward]).tolist()
+    }
+    return sorted(begins, key=begins.__getitem__)
+
+
+def start_lines(cluster: Cluster, devices: list[int], script: str) -> list[str]:
+    """Return the command that starts a script as a pipeline, for each host."""
+    tasks = _tasks(cluster, devices)
+    if len(tasks) == 1:
+        return [f"torchrun --nproc-per-node {len(devices)} {script}"]
+    address = dict(cluster.hosts).get(tasks[0], "").rpartition(":")[0] or "HOST"
+    return [
+        f"torchrun --nnodes {len(tasks)} --node-rank {number} --master-addr {address} "
+        f"--nproc-per-node {len(_of_task(cluster, devices, task))} {script}"
+        for number, task in enumerate(tasks)
+    ]
+
+
+def join(problem: Problem, plan: Plan, agreed: bytes) -> Member:
+    """Find the stage of this process, and join the others, with their random numbers.
+
+    Parameters
+    ----------
+    agreed : bytes
+        What all processes must have alike: the plan, and how it is to run.
+
+    Raises
+    ------
+    EnplaceError
+        If these are not the processes that the plan needs, or they have other plans.
+    """
+    if not dist.is_available():
+        raise EnplaceError(
+            f"PyTorch {torch.__version__} has no torch.distributed, which runs pipelines; install "
+            f"a build that has it"
+        )
+    member = _find_place(problem.cluster, stage_devices(problem, plan))
+    if member.device.type == "cuda":
+        torch.cuda.set_device(member.device)
+    if dist.is_initialized():
+        if dist.get_rank() != member.rank:
+            raise EnplaceError("call enplace.apply before the script starts torch.distributed")
+    else:
+        _meet(member)
+    own = hashlib.sha256(agreed).hexdigest()
+    digests: list[str] = [""] * len(member.order)
+    dist.all_gather_object(digests, own)
+    others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    if others:
+        raise PlanError(
+            f"stage {others[0]} has another plan or number of micro-batches than stage 0; give all "
+            f"processes the same"
+        )
+    _share_random_numbers()
+    return member
+
+
+def _find_place(cluster: Cluster, devices: list[int]) -> Member:
+    """Find which of the plan's devices this process has.
+
+    Raises
+    ------
+    EnplaceError
+        If ``torchrun`` did not start a process for each.
+    """
+    script = os.path.basename(sys.argv[0])
+    lines = "; ".join(start_lines(cluster, devices, script))
+    names = listed([device_label(cluster.devices[device].name) for device in devices])
+    needs = f"the plan has stages on {count(len(devices), 'device')} ({names})"
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        raise EnplaceError(f"{needs}, and each needs a process; start the script by: {lines}")
+    world = int(os.environ["WORLD_SIZE"])
+    if world != len(devices):
+        raise ClusterError(
+            f"{needs}, and there are {world} processes; start the script by: {lines}"
+        )
+    tasks = _tasks(cluster, devices)
+    local, of_host = (
+        int(os.environ.get(name, other))
+        for name, other in (("LOCAL_RANK", os.environ["RANK"]), ("LOCAL_WORLD_SIZE", world))
+    )
+    on_cards = any(cluster.devices[device].kind == "gpu" for device in devices)
+    on_cards = on_cards and torch.cuda.is_available()
+    is_bound = on_cards or len(tasks) > 1
+    if not is_bound:
+        return Member(int(os.environ["RANK"]), devices, torch.device("cpu"), is_bound)
+    own = _of_task(cluster, devices, tasks[_number_of_host(cluster, tasks)])
+    if of_host != len(own):
+        raise ClusterError(
+            f"{needs}, {len(own)} of them on this host, where {count(of_host, 'process')} of "
+            f"{world} run; start the script by: {lines}"
+        )
+    name, kind = cluster.devices[own[local]].name, cluster.devices[own[local]].kind
+    card = int(name.rpartition(":")[2]) if kind == "gpu" and on_cards else None
+    if card is not None and card >= torch.cuda.device_count():
+        there = count(torch.cuda.device_count(), "GPU")
+        raise ClusterError(
+            f"the plan has a stage on {device_label(name)}, and PyTorch sees {there}"
+        )
+    device = torch.device("cpu") if card is None else torch.device("cuda", card)
+    return Member(devices.index(own[local]), devices, device, is_bound)
+
+
+def _tasks(cluster: Cluster, devices: list[int]) -> list[str]:
+    return list(dict.fromkeys(task_of(cluster.devices[each].name) for each in sorted(devices)))
+
+
+def _of_task(cluster: Cluster, devices: list[int], task: str) -> list[int]:
+    return [each for each in sorted(devices) if task_of(cluster.devices[each].name) == task]
+
+
+def _number_of_host(cluster: Cluster, tasks: list[str]) -> int:
+    """Return which of the hosts this is: the one with an address of this machine.
+
+    Where several or none have one, ``torchrun`` says so; its order may be that of arrival.
+    """
+    addresses = dict(cluster.hosts)
+    here = [number for number, task in enumerate(tasks) if _is_here(addresses.get(task, ""))]
+    number = here[0] if len(here) == 1 else int(os.environ.get("GROUP_RANK", 0))
+    return min(number, len(tasks) - 1)
+
+
+def _is_here(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        with socket.create_server((host, 0)):
+            return bool(host)
+    except OSError:
+        return False
+
+
+def _meet(member: Member) -> None:
+    backend = "nccl" if member.device.type == "cuda" else "gloo"
+    try:
+        dist.init_process_group(backend, rank=member.rank, world_size=len(member.order))
+    except (RuntimeError, ValueError) as error:
+        at = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+        raise EnplaceError(
+            f"this process cannot join the others at {at} ({first_line(error)}); if another "
+            f"program has that port, start torchrun with another --master-port"
+        ) from None
+    os.environ["RANK"] = str(member.rank)
+
+
+def _share_random_numbers() -> None:
+    """Give all processes the first one's random numbers: so their weights and batches are alike."""
+    own = [torch.get_rng_state(), random.getstate(), np.random.get_state()]  # noqa: NPY002
+    dist.broadcast_object_list(own, src=0)
+    torch.set_rng_state(own[0])
+    random.setstate(own[1])
+    np.random.set_state(own[2])  # noqa: NPY002
