@@ -90,11 +90,6 @@ def join(problem: Problem, plan: Plan, agreed: bytes) -> Member:
     EnplaceError
         If these are not the processes that the plan needs, or they have other plans.
     """
-    if not dist.is_available():
-        raise EnplaceError(
-            f"PyTorch {torch.__version__} has no torch.distributed, which runs pipelines; install "
-            f"a build that has it"
-        )
     member = _find_place(problem.cluster, stage_devices(problem, plan))
     if member.device.type == "cuda":
         torch.cuda.set_device(member.device)

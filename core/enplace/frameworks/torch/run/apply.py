@@ -1,8 +1,7 @@
 """Apply a plan in the process of a training script: ``enplace.apply("plan.json")``.
 
 The model that has the plan's parameters gets its modules placed as it is called first, and its
-parameters wherever the script moves it. Everything else runs as it is. With a ``pipeline``, this
-process, which ``torchrun`` started beside others, runs one stage of the model instead.
+parameters wherever the script moves it. Everything else runs as it is.
 """
 
 from __future__ import annotations
@@ -11,21 +10,17 @@ import atexit
 import os
 import sys
 from functools import wraps
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch.nn.modules import module as hooks
 
-from enplace.frameworks.microbatches import Microbatches, find_microbatches
-from enplace.frameworks.torch.pipelines.pipelines import check_schedule
-from enplace.frameworks.torch.pipelines.rank import Pipeline
 from enplace.frameworks.torch.record.modules import unwrapped
 from enplace.frameworks.torch.run.hooks import PlacedModules, place_model, torch_devices
 from enplace.frameworks.torch.run.matching import check_plan, planned_devices
 from enplace.readers.plans import read_plan_alone
-from enplace.text import count, listed, percent
+from enplace.text import listed
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 
@@ -87,61 +82,8 @@ class Application:
                 each.move()
 
 
-class PipelineApplication:
-    """A plan of which this process runs a stage, and a report of how that went.
-
-    Attributes
-    ----------
-    path : str
-        The plan's file.
-    pipeline : Pipeline
-    """
-
-    def __init__(self, path: str, pipeline: Pipeline) -> None:
-        self.path, self.pipeline = path, pipeline
-
-    def __str__(self) -> str:
-        pipeline = self.pipeline
-        if pipeline.cut is None:
-            return f"{self.path}: no model with the plan's parameters has been trained yet"
-        steps = count(len(pipeline.step_us), "step")
-        busy = sum(pipeline.busy_us) / sum(pipeline.step_us)
-        stages = listed([str(stage) for stage in pipeline.stages])
-        return (
-            f"stage {stages} of {len(pipeline.cut.devices)}, {pipeline.planned_on}: {steps}, busy "
-            f"{percent(busy)} of them, at most {pipeline.in_flight} micro-batches in flight"
-        )
-
-    def report(self) -> None:
-        """Print which stage ran here and how busy it was, or that the plan was not used."""
-        head = "enplace: " if self.pipeline.cut is not None else "enplace: not used: "
-        print(f"{head}{self}", file=sys.stderr)
-
-
-def _apply_pipeline(path: str, wanted: Microbatches) -> PipelineApplication:
-    check_schedule(wanted)
-    lone = read_plan_alone(path)
-    check_plan(lone.problem, lone.plan)
-    pipeline = Pipeline(lone.problem, lone.plan, wanted, Path(path).read_bytes())
-    pipeline.stay()
-    made = PipelineApplication(path, pipeline)
-    atexit.register(made.report)
-    return made
-
-
-def apply(path: str | os.PathLike[str], **wishes: Any) -> Application | PipelineApplication:
-    """Run the training of this process as a plan says, from now on.
-
-    Call it before the model is called; it may be moved to a device before or after.
-
-    Parameters
-    ----------
-    path : path-like
-        A ``plan.json``.
-    **wishes
-        ``pipeline``: run the model's stage of this process, in the order of ``"1f1b"``,
-        ``"gpipe"``, ``"interleaved"`` or ``"zb-h1"``; ``torchrun`` starts a process for each
-        device of the plan. ``microbatches``: into how many to cut each batch.
+def apply_modules(path: str | os.PathLike[str]) -> Application:
+    """Run the modules of this process where a plan puts them, from now on.
 
     Raises
     ------
@@ -149,12 +91,7 @@ def apply(path: str | os.PathLike[str], **wishes: Any) -> Application | Pipeline
         If the file is damaged or no plan, or this machine does not have its devices.
     PlanError
         If it splits ops or has replicas; when the model is called, if it divides a module.
-    EnplaceError
-        If these are not the processes of a pipeline; in training, if the step cannot be one.
     """
-    wanted = find_microbatches(wishes)
-    if wanted is not None:
-        return _apply_pipeline(os.fspath(path), wanted)
     lone = read_plan_alone(path)
     check_plan(lone.problem, lone.plan)
     made = Application(os.fspath(path), lone.problem, lone.plan)

@@ -1,0 +1,96 @@
+"""Apply a plan in the process of a training script: ``enplace.apply("plan.json")``.
+
+With a ``pipeline``, this process, which ``torchrun`` started beside others, runs one stage of the
+model; without, modules are placed (:mod:`enplace.frameworks.torch.run.apply`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from enplace.frameworks.microbatches import Microbatches, find_microbatches
+from enplace.frameworks.torch.pipelines.pipelines import check_schedule
+from enplace.frameworks.torch.run.apply import Application, apply_modules
+from enplace.frameworks.torch.run.matching import check_plan
+from enplace.readers.plans import read_plan_alone
+from enplace.text import count, listed, percent
+
+if TYPE_CHECKING:
+    from enplace.frameworks.torch.pipelines.rank import Pipeline
+
+
+class PipelineApplication:
+    """A plan of which this process runs a stage, and a report of how that went.
+
+    Attributes
+    ----------
+    path : str
+        The plan's file.
+    pipeline : Pipeline
+    """
+
+    def __init__(self, path: str, pipeline: Pipeline) -> None:
+        self.path, self.pipeline = path, pipeline
+
+    def __str__(self) -> str:
+        pipeline = self.pipeline
+        if pipeline.cut is None:
+            return f"{self.path}: no model with the plan's parameters has been trained yet"
+        steps = count(len(pipeline.step_us), "step")
+        busy = sum(pipeline.busy_us) / sum(pipeline.step_us)
+        stages = listed([str(stage) for stage in pipeline.stages])
+        return (
+            f"stage {stages} of {len(pipeline.cut.devices)}, {pipeline.planned_on}: {steps}, busy "
+            f"{percent(busy)} of them, at most {pipeline.in_flight} micro-batches in flight"
+        )
+
+    def report(self) -> None:
+        """Print which stage ran here and how busy it was, or that the plan was not used."""
+        head = "enplace: " if self.pipeline.cut is not None else "enplace: not used: "
+        print(f"{head}{self}", file=sys.stderr)
+
+
+def apply(path: str | os.PathLike[str], **wishes: Any) -> Application | PipelineApplication:
+    """Run the training of this process as a plan says, from now on.
+
+    Call it before the model is called; it may be moved to a device before or after.
+
+    Parameters
+    ----------
+    path : path-like
+        A ``plan.json``.
+    **wishes
+        ``pipeline``: run the model's stage of this process, in the order of ``"1f1b"``,
+        ``"gpipe"``, ``"interleaved"`` or ``"zb-h1"``; ``torchrun`` starts a process for each
+        device of the plan. ``microbatches``: into how many to cut each batch.
+
+    Raises
+    ------
+    FileError, ClusterError
+        If the file is damaged or no plan, or this machine does not have its devices.
+    PlanError
+        If it splits ops or has replicas; when the model is called, if it divides a module.
+    EnplaceError
+        If these are not the processes of a pipeline; in training, if the step cannot be one.
+    """
+    wanted = find_microbatches(wishes)
+    if wanted is None:
+        return apply_modules(path)
+    return _apply_pipeline(os.fspath(path), wanted)
+
+
+def _apply_pipeline(path: str, wanted: Microbatches) -> PipelineApplication:
+    check_schedule(wanted)
+    from enplace.frameworks.torch.pipelines.rank import Pipeline  # a build may not have it
+
+    lone = read_plan_alone(path)
+    check_plan(lone.problem, lone.plan)
+    pipeline = Pipeline(lone.problem, lone.plan, wanted, Path(path).read_bytes())
+    pipeline.stay()
+    made = PipelineApplication(path, pipeline)
+    atexit.register(made.report)
+    return made
