@@ -50,6 +50,29 @@ def host_bytes() -> int:
         return 0
 
 
+def is_busy() -> bool:
+    """Return whether another program than this one computes; False if the system does not tell."""
+    try:
+        return os.getloadavg()[0] > 1
+    except (AttributeError, OSError):  # Windows
+        return False
+
+
+def waited_s() -> dict[str, float]:
+    """Return how long each thread of this process was ready but had no core, by its number.
+
+    Only Linux tells; elsewhere there is none.
+    """
+    found = {}
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as file:
+                found[thread] = int(file.read().split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return {}  # a thread ended meanwhile, or this kernel does not count
+    return found
+
+
 def give_back_memory() -> None:
     """Give freed memory back to the system, where glibc would keep it for later."""
     try:

@@ -91,9 +91,9 @@ def _about_overhead(overhead_us: float) -> str:
     if overhead_us < most_us:
         return ""
     return (
-        f"The measured step takes longer than its ops, even with {ms(most_us)} more for each, as "
-        f"on a machine that is busy with something else, so predictions are too short. Profile "
-        f"again when it is idle."
+        f"The measured step takes longer than its ops, even with {ms(most_us)} more for each: the "
+        f"machine was busy with something else, or the step waits for its data. Predictions count "
+        f"the ops alone. Profile again when the machine is idle."
     )
 
 

@@ -38,6 +38,7 @@ def test_a_model_is_imported_with_the_sizes_and_the_gpu_that_are_asked_for(bert,
     assert done.status == 0
     assert "estimated from a roofline of the A100" in done.out
     assert "This is the graph of an inference" in done.out
+    assert "No GPU was named" not in done.out
     assert "batch_size = 2, sequence_length = 16" in done.out
     measured = read_profile("b.enplace").measured
     assert (measured.estimated, measured.batch_size) == ("A100", 2)
@@ -49,6 +50,8 @@ def test_without_options_the_batch_is_one_and_the_gpu_the_one_of_the_bundled_pro
 ):
     done = enplace("import", bert, "-o", "b.json", "--json")
     assert done.document["estimated"] == "H200"
+    why = "No GPU was named, so the H200 was taken; --device chooses another."
+    assert done.document["notes"][-1] == why
     assert json.loads(Path("b.json").read_text())["measured"]["estimated"] == "H200"
     assert read_profile("b.json").measured.batch_shapes == ((1, 128),)
 

@@ -207,7 +207,7 @@ def test_a_usual_launch_gap_needs_no_remark() -> None:
 def test_a_step_far_longer_than_its_ops_is_reported() -> None:
     """As on a busy CPU: the rest is too much to be the executor's work for each op."""
     measured = Measurement(op_overhead_us=GAP_LIMITS_US["cpu"][1])
-    assert "Profile again when it is idle" in about_gap(measured)
+    assert "the machine was busy with something else" in about_gap(measured)
 
 
 def test_host_work_takes_no_gpu_time(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from enplace.errors import EnplaceError, FileError
 from enplace.frameworks.onnx.exports import STAGES
 from enplace.frameworks.onnx.framework import FRAMEWORK
-from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
+from enplace.frameworks.roofline import find_gpu
 from enplace.frameworks.source import Source, source_from_json
 from enplace.frameworks.work import profile_answer, receive_job
 from enplace.processes.main import Connection, done
@@ -70,7 +71,10 @@ def profile_of(source: Source) -> Profile:
         try:
             sizes = dict(source.options.get("sizes", ()))
             graph = read_graph(source.path, source.batch_size, sizes, source.text("branch"))
-            return estimated_profile(source.name, graph, GPUS[source.text("gpu") or DEFAULT_GPU])
+            gpu, notes = find_gpu(source.text("gpu"), "--device")
+            found = estimated_profile(source.name, graph, gpu)
+            measured = replace(found.measured, notes=(*found.measured.notes, *notes))
+            return replace(found, measured=measured)
         except MemoryError:
             raise FileError(
                 "takes far more memory than its size, or than the limit of this shell (ulimit -v); "

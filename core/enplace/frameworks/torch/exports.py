@@ -75,15 +75,19 @@ def _untied(result: Result, stages: list[Stage]) -> list[Stage]:
     profile = result.schedule.problem.measured_profile
     if not profile.measured.config.get(PARAMETERS):
         raise PlanError("the profile is not of one PyTorch model; profile a script that trains one")
-    device_of: dict[str, set[int]] = defaultdict(set)
-    for scope, device in zip(profile.scopes, result.plan.device.tolist(), strict=True):
-        device_of[scope].add(device)
+    chain = find_chain(profile)
+    assert chain is not None
+    stage_of = [at for at, stage in enumerate(stages) for _ in stage.layers]
+    parts = [(chain.before, 0), (chain.after, len(stages) - 1), *zip(chain.ops, stage_of, strict=True)]
+    stages_of: dict[str, set[int]] = defaultdict(set)
+    for ops, at in parts:
+        for op in ops.tolist():
+            stages_of[profile.scopes[op]].add(at)
     paths_of: dict[str, list[str]] = defaultdict(list)
     for path, op in profile.measured.config[PARAMETERS].items():
         paths_of[op].append(path.rpartition(".")[0])
-    used = {stage.device for stage in stages}
     for paths in paths_of.values():
-        on = set().union(*(device_of[scope_of_module(path)] for path in paths)) & used
+        on = set().union(*(stages_of[scope_of_module(path)] for path in paths))
         if len(paths) > 1 and len(on) > 1:
             named = listed([f"'{path}'" for path in dict.fromkeys(paths)])
             raise PlanError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median
 
 PARAMETER, GRADIENT, STATE, BUFFER = "parameter", "gradient", "state", "buffer"
 """What a storage holds of a model; other storages hold tensors of the step."""
@@ -161,7 +162,9 @@ class Timing:
     Attributes
     ----------
     step_times_us : tuple of float
-        Plain steps, without a recorder.
+        Plain steps on the same shapes, without a recorder.
+    n_unlike : int
+        How many plain steps were on other shapes.
     call_us, call_kernels : mapping
         By the number of a call: its time, and on a GPU how many kernels it launched.
     call_extra_bytes : mapping
@@ -187,3 +190,15 @@ class Timing:
     gpu_bytes: int = 0
     unjoined_us: float = 0.0
     allocated_bytes: int = 0
+    n_unlike: int = 0
+
+    @property
+    def step_us(self) -> float | None:
+        """The plain step: on a GPU the median.
+
+        On a CPU it is the shortest, because other programs only make a step longer. None if there
+        is no plain step.
+        """
+        if not self.step_times_us:
+            return None
+        return float(median(self.step_times_us) if self.gpu else min(self.step_times_us))

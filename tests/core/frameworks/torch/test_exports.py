@@ -16,12 +16,12 @@ from problems import cluster_of, plan_of, profile_of
 MODULES = ("wte", "h.0", "h.1", "h.2", "ln_f", "head")
 
 
-def result_of(on, tied=False, **config):
+def result_of(on, tied=False, modules=MODULES, **config):
     """Place a chain of modules that have one op each."""
-    scopes = [path.replace(".", "_") for path in MODULES]
+    scopes = [path.replace(".", "_") for path in modules]
     names = [f"{scope}/mm" for scope in scopes]
     profile = profile_of(dict.fromkeys(names, 1.0), [(a, b, 4) for a, b in pairwise(names)])
-    parameters = {f"{path}.weight": name for path, name in zip(MODULES, names, strict=True)}
+    parameters = {f"{path}.weight": name for path, name in zip(modules, names, strict=True)}
     if tied:
         parameters["head.weight"] = parameters["wte.weight"]
     measured = replace(profile.measured, config={"parameters": parameters} | config)
@@ -59,5 +59,7 @@ def test_copies_of_a_tied_weight_would_drift_apart(form):
     (own,) = (each for each in FRAMEWORK.exporters if each.name == form)
     said = own.why_not(result_of("000111", tied=True))
     assert said.startswith("'wte', 'head' share a parameter, and their copies in two stages")
+    # Both ends on one GPU help no pipeline whose first stage is another.
+    assert own.why_not(result_of("1000111", True, ("wte", "wpe", *MODULES[1:]))) == said
     assert own.why_not(result_of("000111")) == ""
     assert "not of one PyTorch model" in own.why_not(result_of("000111", parameters={}))

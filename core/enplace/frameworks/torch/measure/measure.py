@@ -51,7 +51,7 @@ def measured_profile(name: str, step: Step, timing: Timing, facts: Measurement) 
     names = zip(graph.nodes, launched, strict=True)
     measured = replace(
         facts,
-        step_time_us=float(np.median(timing.step_times_us)) if timing.step_times_us else None,
+        step_time_us=timing.step_us,
         op_devices={node.name: CPU if node.device == "cpu" else GPU for node in graph.nodes},
         op_kernels={node.name: round(n) for node, n in names if timing.gpu and round(n)},
         peak_bytes=_peaks(step, timing),
@@ -96,8 +96,8 @@ def _notes(step: Step, timing: Timing, scale: float) -> tuple[str, ...]:
             f"are scaled to the plain step."
         )
     longer = 1.0
-    if not timing.gpu and timing.step_times_us:
-        longer = sum(timing.call_us.values()) / float(np.median(timing.step_times_us))
+    if not timing.gpu and timing.step_us:
+        longer = sum(timing.call_us.values()) / timing.step_us
     if longer > _BUSY:
         notes.append(
             "Ops took more than twice as long while they were recorded as the plain step, so other "
@@ -108,6 +108,12 @@ def _notes(step: Step, timing: Timing, scale: float) -> tuple[str, ...]:
         notes.append(
             f"Ops took {percent(longer - 1)} longer while they were recorded, so their times are "
             f"scaled to the plain step."
+        )
+    if timing.n_unlike:
+        n_steps = len(timing.step_times_us)
+        notes.append(
+            f"Batches differ in shape: of {count(n_steps + timing.n_unlike, 'plain step')}, "
+            f"{n_steps:,} had that of the recorded step, and only these count."
         )
     if not timing.gpu:
         notes.append(
@@ -177,9 +183,9 @@ def _at(lines: Mapping[str, None]) -> str:
 def _scale(timing: Timing) -> float:
     """Return by how much tracing made the kernels of a GPU longer: together they fit in a step."""
     total_us = sum(timing.call_us.values()) + timing.unjoined_us
-    if not timing.gpu or not timing.step_times_us or not total_us:
+    if not timing.gpu or not timing.step_us or not total_us:
         return 1.0
-    return min(1.0, float(np.median(timing.step_times_us)) / total_us)
+    return min(1.0, timing.step_us / total_us)
 
 
 def _launches(node: Node) -> float:

@@ -179,7 +179,7 @@ class Watch(Rounds):
             If the script had neither.
         """
         if self._step is not None:
-            timing = self._clock.timing(self._wanted.warm_ups)
+            timing = self._clock.timing(self._wanted.warm_ups, self._step.batch_shapes)
             return Recorded(self._step, timing, self._is_compiled)
         if self._calls.has_call and (self._forward or not self._calls.made_gradients):
             return self._calls.recorded(self._is_compiled)
@@ -247,7 +247,7 @@ class Watch(Rounds):
         """Decide what to do with the next step."""
         if was_plain := self._recording.recorder is None:
             self._plain += 1
-            self._clock.end_plain()
+            self._clock.end_plain(self._recording.modules.batch_shapes())
             self._tell()
         else:
             found = self._recording.end(self.optimizers)
@@ -258,7 +258,9 @@ class Watch(Rounds):
             self.stop()
         if self._recording.is_due(self._plain, self._again, self._wanted.plain):
             self._record()
-        elif not was_plain:
+            return
+        self._recording.modules.see_batch()
+        if not was_plain:
             self._clock.begin_plain()
 
     def _tell(self) -> None:

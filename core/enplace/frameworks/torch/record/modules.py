@@ -53,6 +53,18 @@ class Modules:
     def __exit__(self, *error: object) -> None:
         self._hooks.close()
 
+    def see_batch(self) -> None:
+        """Note the shapes of the next batch, without a recording; the hook ends with it."""
+        self._hooks.close()
+        self._shapes = None
+        hook = hooks.register_module_forward_pre_hook(self._note_batch)
+        self._hooks.callback(hook.remove)
+
+    def _note_batch(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        self._note_shapes(module, args)
+        if self._shapes:
+            self._hooks.close()
+
     def current(self) -> str | None:
         """Return the path of the innermost module that is running; None outside of all."""
         return self._stack[-1] if self._stack else None
@@ -92,11 +104,14 @@ class Modules:
     def _begin(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if id(module) not in self._path:
             self._add(module)
+        self._note_shapes(module, args)
+        self._stack.append(self._path[id(module)])
+
+    def _note_shapes(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if self._shapes is None and any(True for _ in module.parameters()):
             given = [each for each in tree_leaves(args) if isinstance(each, torch.Tensor)]
             # A model that is called with keywords passes its batch on to a module inside.
             self._shapes = tuple(map(shape_of, given)) or None
-        self._stack.append(self._path[id(module)])
 
     def _end(self, module: torch.nn.Module, args: Any, out: Any) -> None:
         if self._stack:

@@ -1,9 +1,12 @@
 """Clocks: the time of each plain step, and of each call while a step is recorded.
 
-On a CPU a call's time is the shortest on the wall of several recordings, because other programs
-only make it longer. A script with few steps gives few recordings, so a wait is left out if it is as
-long as the turn of another program: a thread that shares its work with others computes its own part
-meanwhile. On a GPU, kernels run long after the call that launched them, so PyTorch's profiler
+On a CPU a call's time is the shortest on the wall of several recordings, and a step's that of
+several steps, because other programs only make them longer. A script with few steps gives few of
+both, so a call's wait is left out if it is as long as the turn of another program: a thread that
+shares its work with others computes its own part meanwhile. A step may also wait for its data, so
+of its waits those are left out in which a thread of it was ready but had no core. Threads that
+wait for each other sleep soon: on a busy machine, they would compute nothing for a turn each. On a
+GPU, kernels run long after the call that launched them, so PyTorch's profiler
 traces them; plain steps are timed by events on the GPU itself, without ever waiting for it.
 """
 
@@ -13,7 +16,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +24,10 @@ import torch
 
 from enplace.frameworks.torch.record.kernels import MARK, join_kernels
 from enplace.frameworks.torch.step import Timing
+from enplace.system import waited_s
+
+
+Shapes = tuple[tuple[int, ...], ...]
 
 
 class Clock:
@@ -44,11 +51,11 @@ class Clock:
     def begin_plain(self) -> None:
         """Note that plain steps begin."""
 
-    def end_plain(self) -> None:
-        """Note that one has ended."""
+    def end_plain(self, shapes: Shapes = ()) -> None:
+        """Note that one has ended, and on which shapes."""
 
-    def timing(self, warm_ups: int) -> Timing:
-        """Return what was measured; of the plain steps, without the first ones."""
+    def timing(self, warm_ups: int, shapes: Shapes = ()) -> Timing:
+        """Return what was measured; of the plain steps on these shapes, without the first ones."""
         return Timing()
 
 
@@ -67,18 +74,21 @@ class CpuClock(Clock):
     ----------
     wall, computed : callable
         Return the seconds that passed, and those that this thread computed.
+    waited : callable
+        Returns the seconds that each thread waited for a core.
     """
 
     def __init__(
         self,
         wall: Callable[[], float] = time.perf_counter,
         computed: Callable[[], float] = _computed,
+        waited: Callable[[], Mapping[str, float]] = waited_s,
     ) -> None:
-        self._wall, self._computed = wall, computed
+        self._wall, self._computed, self._waited = wall, computed, waited
         self._began = self._began_computing = 0.0
         self._recordings: list[list[float]] = []
-        self._times_us: list[float] = []
-        self._last = 0.0
+        self._times_us: list[tuple[float, Shapes]] = []
+        self._waited_before: Mapping[str, float] = {}
 
     def start(self) -> None:
         self._recordings.append([])
@@ -97,18 +107,27 @@ class CpuClock(Clock):
         self._recordings.pop()
 
     def begin_plain(self) -> None:
-        self._last = self._wall()
+        self._waited_before = self._waited()
+        self._began_computing = self._computed()
+        self._began = self._wall()
 
-    def end_plain(self) -> None:
-        now = self._wall()
-        self._times_us.append((now - self._last) * 1e6)
-        self._last = now
+    def end_plain(self, shapes: Shapes = ()) -> None:
+        took = self._wall() - self._began
+        computed = self._computed() - self._began_computing
+        before = self._waited_before
+        waits = (each - before.get(thread, 0.0) for thread, each in self._waited().items())
+        self._times_us.append((max(took - sum(waits), computed) * 1e6, shapes))
+        self.begin_plain()
 
-    def timing(self, warm_ups: int) -> Timing:
+    def timing(self, warm_ups: int, shapes: Shapes = ()) -> Timing:
         last = self._recordings[-1]
         alike = [each for each in self._recordings if len(each) == len(last)]
         calls = [min(each) for each in zip(*alike, strict=True)]
-        return Timing(_without_first(self._times_us, warm_ups), dict(enumerate(calls)))
+        times_us = _without_unlike(self._times_us, shapes)
+        n_unlike = len(self._times_us) - len(times_us)
+        return Timing(
+            _without_first(times_us, warm_ups), dict(enumerate(calls)), n_unlike=n_unlike
+        )
 
 
 class GpuClock(Clock):
@@ -122,6 +141,7 @@ class GpuClock(Clock):
         self._kernels = join_kernels(())
         self._profiler: Any = None
         self._events: list[Any] = []
+        self._shapes: list[Shapes] = []
         self._peak_bytes = self._allocated_bytes = 0
         self._before = self._kernels, self._extra, self._allocated_bytes
 
@@ -165,8 +185,9 @@ class GpuClock(Clock):
         torch.cuda.reset_peak_memory_stats(self._device)
         self._mark()
 
-    def end_plain(self) -> None:
+    def end_plain(self, shapes: Shapes = ()) -> None:
         self._mark()
+        self._shapes.append(shapes)
 
     def _note_peak(self) -> None:
         """Note what plain steps needed at most, if any ran since the last note."""
@@ -178,10 +199,12 @@ class GpuClock(Clock):
         event.record(torch.cuda.current_stream(self._device))
         self._events.append(event)
 
-    def timing(self, warm_ups: int) -> Timing:
+    def timing(self, warm_ups: int, shapes: Shapes = ()) -> Timing:
         self._note_peak()
         torch.cuda.synchronize(self._device)
-        times_us = [a.elapsed_time(b) * 1e3 for a, b in pairwise(self._events)]
+        took_us = (a.elapsed_time(b) * 1e3 for a, b in pairwise(self._events))
+        steps = [*zip(took_us, self._shapes, strict=True)]
+        times_us = _without_unlike(steps, shapes)
         card = torch.cuda.get_device_properties(self._device)
         return Timing(
             _without_first(times_us, warm_ups),
@@ -193,7 +216,13 @@ class GpuClock(Clock):
             gpu_bytes=card.total_memory,
             unjoined_us=self._kernels.unjoined_us,
             allocated_bytes=self._allocated_bytes,
+            n_unlike=len(steps) - len(times_us),
         )
+
+
+def _without_unlike(steps: Sequence[tuple[float, Shapes]], shapes: Shapes) -> list[float]:
+    """Keep the times of steps on these shapes; of all if the recorded step has none."""
+    return [took_us for took_us, own in steps if own == shapes or not shapes]
 
 
 def _without_first(times_us: list[float], warm_ups: int) -> tuple[float, ...]:

@@ -47,5 +47,41 @@ def test_what_other_programs_take_is_no_time_of_an_op(recordings):
     assert times_us(recordings) == pytest.approx(WORK_US)
 
 
+SHAPES = ((32, 64),)
+
+
+def step_us(steps, shapes=SHAPES, warm_ups=0):
+    """Time plain steps: what each computed, waited for its data, and waited for a core."""
+    machine, waited = Machine(), {"main": 0.0, "other": 7.0}
+    clock = CpuClock(
+        lambda: machine.wall_us / 1e6, lambda: machine.computed_us / 1e6, lambda: dict(waited)
+    )
+    clock.start()
+    clock.begin_plain()
+    for computed_us, data_us, core_us, own in steps:
+        machine.run(computed_us, data_us + core_us)
+        waited["main"] += core_us / 1e6
+        clock.end_plain(own)
+    return clock.timing(warm_ups, shapes)
+
+
+def test_a_step_is_the_shortest_without_what_other_programs_take():
+    busy = [(1800, 0, 90_000, SHAPES), (1900, 0, 580_000, SHAPES), (2500, 0, 0, SHAPES)]
+    assert step_us(busy).step_us == pytest.approx(1800)
+    assert step_us(busy[1:2]).step_us == pytest.approx(1900)  # a script with three steps
+
+
+def test_a_step_that_waits_for_its_data_takes_what_it_waits():
+    assert step_us([(1000, 9000, 500, SHAPES)] * 2).step_us == pytest.approx(10_000)
+
+
+def test_steps_on_other_shapes_do_not_count():
+    steps = [(100, 0, 0, ((1, 64),)), (2000, 0, 0, SHAPES), (100, 0, 0, ((1, 64),))]
+    found = step_us(steps)
+    assert found.step_us == pytest.approx(2000)
+    assert found.n_unlike == 2
+    assert step_us(steps[:1]).step_us is None
+
+
 def test_an_op_that_waits_for_its_own_threads_takes_what_it_waits():
     assert times_us([(20, 700, 8000)]) == pytest.approx({0: 50, 1: 1100, 2: 13000})
