@@ -106,7 +106,6 @@ DEFAULT_GPU = "h200"
 """The GPU of the bundled profiles, which the speeds of the bundled clusters refer to."""
 
 
-
 def find_gpu(name: str, flag: str) -> tuple[Gpu, tuple[str, ...]]:
     """Return a GPU and, if it was not named but is the usual one, a sentence that says so."""
     gpu = GPUS[name or DEFAULT_GPU]

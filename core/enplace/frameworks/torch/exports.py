@@ -78,7 +78,11 @@ def _untied(result: Result, stages: list[Stage]) -> list[Stage]:
     chain = find_chain(profile)
     assert chain is not None
     stage_of = [at for at, stage in enumerate(stages) for _ in stage.layers]
-    parts = [(chain.before, 0), (chain.after, len(stages) - 1), *zip(chain.ops, stage_of, strict=True)]
+    parts = [
+        (chain.before, 0),
+        (chain.after, len(stages) - 1),
+        *zip(chain.ops, stage_of, strict=True),
+    ]
     stages_of: dict[str, set[int]] = defaultdict(set)
     for ops, at in parts:
         for op in ops.tolist():

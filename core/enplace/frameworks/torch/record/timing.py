@@ -26,7 +26,6 @@ from enplace.frameworks.torch.record.kernels import MARK, join_kernels
 from enplace.frameworks.torch.step import Timing
 from enplace.system import waited_s
 
-
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -125,9 +124,7 @@ class CpuClock(Clock):
         calls = [min(each) for each in zip(*alike, strict=True)]
         times_us = _without_unlike(self._times_us, shapes)
         n_unlike = len(self._times_us) - len(times_us)
-        return Timing(
-            _without_first(times_us, warm_ups), dict(enumerate(calls)), n_unlike=n_unlike
-        )
+        return Timing(_without_first(times_us, warm_ups), dict(enumerate(calls)), n_unlike=n_unlike)
 
 
 class GpuClock(Clock):
