@@ -16,6 +16,7 @@ from enplace.processes import codecs
 from enplace.processes.main import Connection
 from enplace.processes.wire import Message
 from enplace.values.profile import Profile
+from enplace_studio.jobs.move_worker import serve_search
 
 REPORT_EVERY_S = 0.08
 
@@ -33,11 +34,17 @@ def serve(connection: Connection) -> Message:
     # Compile before the user waits for it; the first plans appear while the rest compiles.
     threading.Thread(target=load_all_kernels, args=[_ignore], name="kernels", daemon=True).start()
     profile: Profile | None = None
+    free = threading.Event()
     while True:
+        free.set()
         message = inbox.get()
         if message.do == "profile":
             profile = codecs.profile_from(message)
+        elif profile is not None and message.do == "find moves":
+            given = profile, message, cancelled, free, connection.send
+            threading.Thread(target=serve_search, args=given, name="moves", daemon=True).start()
         elif profile is not None:
+            free.clear()
             _solve(profile, message, cancelled, connection.send)
 
 

@@ -200,6 +200,10 @@ class Solver(QObject):
     """A :class:`Job` and why there is no plan."""
     idle = Signal()
     """No job is left."""
+    moves_found = Signal(object)
+    """A :class:`Message` with next moves, for whoever has asked for them."""
+    worker_lost = Signal()
+    """The worker has ended; another one is started by the next question."""
     _answered = Signal()
 
     def __init__(self, parent: QObject | None = None) -> None:
@@ -338,6 +342,7 @@ class Solver(QObject):
         if worker is not None:
             worker.close()
             worker.deleteLater()
+            self.worker_lost.emit()
 
     def _next(self) -> None:
         if self.job is not None and self.searches(self.job.method) and self.report.history:
@@ -357,10 +362,28 @@ class Solver(QObject):
         self._tick.start()
         self.changed.emit()
 
-    def _send_job(self, job: Job) -> None:
-        if job.problem.measured_profile is not self._sent_profile:
-            self._sent_profile = job.problem.measured_profile
+    def find_moves(self, problem: Problem, plan: Plan, details: Mapping[str, Any]) -> int:
+        """Have the worker look for next moves of a plan; return the number of the search."""
+        self._send_profile(problem)
+        number = next(self._numbers)
+        shared = {"search": number, "problem": codecs.problem_to_json(problem)}
+        self._send(codecs.plan_message("find moves", plan, {**shared, **details}))
+        return number
+
+    def drop_moves(self, number: int) -> None:
+        """End a search for next moves."""
+        if self._worker is not None:
+            self._send(Message("cancel", {"job": number}))
+
+    def _send_profile(self, problem: Problem) -> None:
+        """Send the profile of a problem, unless it was the last one sent."""
+        self.start()
+        if problem.measured_profile is not self._sent_profile:
+            self._sent_profile = problem.measured_profile
             self._send(codecs.profile_message(self._sent_profile))
+
+    def _send_job(self, job: Job) -> None:
+        self._send_profile(job.problem)
         details = {
             "job": job.number,
             "problem": codecs.problem_to_json(job.solved),
@@ -382,6 +405,8 @@ class Solver(QObject):
             self._greet(message.details)
         elif message.do == FAILED:
             self._on_worker_end(message.details["why"])
+        elif message.do == "moves":
+            self.moves_found.emit(message)
         elif self.job and message.details["job"] == self.job.number:
             self._answer(self.job, message)
 

@@ -17,6 +17,7 @@ from PySide6.QtCore import QObject, Signal
 from enplace.errors import EnplaceError
 from enplace.frameworks.measured import MeasuredRun
 from enplace.machine.pipelines.pipeline import PipelineSchedule
+from enplace.placing.next_moves import NextMove
 from enplace.text import count, one_line
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
@@ -294,6 +295,12 @@ class Document(QObject):
             device,
             notice=f"{'Pinned' if pin else 'Moved'} {{ops}} to {{device}}",
         )
+
+    def make_move(self, move: NextMove) -> bool:
+        """Make one of the next moves of the current plan."""
+        if self.current is None:
+            return False
+        return self._edit(move.title, lambda project: edits.make_move(project, move), move.title)
 
     def pin_here(self, ops: Collection[int]) -> bool:
         """Pin ops to the devices the current plan gives them."""

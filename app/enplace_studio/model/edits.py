@@ -13,12 +13,13 @@ from enplace.errors import EnplaceError, PlanError
 from enplace.machine.check_claims import check_claims
 from enplace.names.groups import group_ops
 from enplace.names.whole import find_layers
+from enplace.placing.next_moves import NextMove
 from enplace.placing.obey import obey
 from enplace.values.cluster import Cluster
 from enplace.values.constraints import KINDS, Colocate, same
 from enplace.values.pins import FREE, Pins
 from enplace.values.plan import Plan, check_plan, follow_graph
-from enplace.values.problem import Problem
+from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace.values.splits import split_profile
@@ -230,6 +231,24 @@ def pin_here(project: OpenProject, ops: Collection[int]) -> OpenProject:
     pinned = _numbers(ops)
     there = project.current.plan.device[pinned]
     return constrain(project, pins=Pins(_pinned(project.problem, pinned, there)))
+
+
+def make_move(project: OpenProject, move: NextMove) -> OpenProject:
+    """Change the current plan by a move; one that splits an op makes a plan of its own graph.
+
+    Nothing is pinned: a search that begins from there may change it again.
+    """
+    current, plan = project.current, move.plan
+    assert current is not None
+    if plan.splits == project.problem.splits:
+        return constrain(project, plan=plan)
+    problem = split_problem(project.problem, plan.splits)
+    schedule = simulate_changed(problem, replace(plan, solve_seconds=None, nothing_fits=False))
+    entry = PlanEntry(
+        unused_name(project, f"{current.name}, split"), schedule.plan, schedule, "split by hand"
+    )
+    graphs = {plan.splits: problem, **project.graphs}
+    return with_plan(replace(project, graphs=graphs), entry, choose=True)
 
 
 def _pinned(problem: Problem, ops: IntArray, device: int | IntArray) -> IntArray:

@@ -336,6 +336,8 @@ _ACTIONS: tuple[Action, ...] = (
     Action("solve", "Solve", "Plan", ("Ctrl+Return",), lambda s: s.solving.solve(), _solvable),
     Action("cancel", "Stop solving, keep the best", "Plan", ("Ctrl+.",),
            lambda s: s.solver.cancel(), lambda s: s.solver.busy),
+    Action("next-moves", "Find the next moves", "Plan", ("M",),
+           lambda s: s.panes.open("moves"), _planned),
     Action("methods", "Choose method…", "Plan", ("Ctrl+M",),
            lambda s: s.solving.choose_method(), lambda s: _open(s) and bool(s.solver.methods)),
     Action("compare", "Try other methods…", "Plan", ("Ctrl+Shift+C",),

@@ -156,6 +156,12 @@ class Panes(QObject):
         around = [self.views.get(view.id) for view in self._table if view.keeps_docks]
         return shown is not None and (shown is self.middle_view or shown in around)
 
+    def open(self, name: str) -> None:
+        """Open a pane, and give it the room it needs."""
+        self._note_use(name)
+        self.docks[name].show()
+        self.docks[name].raise_()
+
     def is_in_middle(self, name: str) -> bool:
         """Return whether a view is the one shown in the middle."""
         return name in self.views and self._middle.currentWidget() is self.views[name]

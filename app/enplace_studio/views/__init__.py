@@ -14,6 +14,7 @@ FOLDERS = [
     "constraints",
     "history",
     "timeline",
+    "moves",
     "inspector",
     "memory",
     "whatif",

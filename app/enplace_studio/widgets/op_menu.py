@@ -82,7 +82,7 @@ def transfer_menu(document: Document, schedule: Schedule, transfer: int, parent:
 def gap_menu(document: Document, gap: Gap, parent: QWidget) -> QMenu:
     """Make the menu of an idle time."""
     menu = new_menu(parent)
-    add_action(menu, "Why this gap?", lambda: document.select([], gap=gap))
+    add_action(menu, "Why this gap, and what fits?", lambda: document.select([], gap=gap))
     if gap.op is not None:
         op = gap.op
         add_action(menu, "Select the op that ends it", lambda: document.select([op]))

@@ -140,7 +140,7 @@ def test_only_what_runs_in_an_idle_time_is_offered_for_it():
     assert {offer.devices for offer in there} == {(1,)}
     assert {2} <= {device for offer in every for device in offer.devices} | {2}
     assert not next_moves(problem, plan, idle=Idle(1, 69.0, 70.0))
-    assert "GPU 1 is idle" in there[0].reason
+    assert "GPU 1’s idle time" in there[0].reason
 
 
 def test_a_search_that_is_stopped_has_what_it_found():

@@ -11,6 +11,7 @@ from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtWidgets import QDockWidget, QLabel, QMenu, QPushButton, QVBoxLayout, QWidget
 
 from enplace.pictures.palette import colour_numbers
+from enplace.placing.next_moves import Idle
 from enplace.text import as_sentence, count, ms, percent, size
 from enplace.values.measurement import ESTIMATED
 from enplace.values.pins import FREE
@@ -59,6 +60,7 @@ from enplace_studio.widgets.labels import label, paragraph, plain_tip
 from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.menu import add_action, new_menu, offer_menu
 from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.move_list import MoveList
 from enplace_studio.widgets.panel import Need, ScrollPanel
 from enplace_studio.widgets.tables import copy_on_request
 
@@ -74,6 +76,11 @@ ABOUT_GAIN = (
     "time, or this link"
 )
 
+NOTHING_FITS = "Nothing that was tried would run here and shorten the step."
+ABOUT_MOVES = (
+    "The edits of this plan that shorten it most, each with its price and a click to make it"
+)
+
 PIN = "Pin here   P", "Keep these ops on their current devices, whatever a solver would choose"
 UNPIN = "Unpin   U", "Let a solver decide about these ops again"
 COLOCATE = "Colocate   G", "Keep the selected ops together on one device; select two or more"
@@ -82,16 +89,19 @@ SEPARATE = "Separate", "Allow these ops to run on different devices again"
 
 
 def make_view(document: Document, solver: Solver) -> InspectorView:
-    """Make the pane; it needs no solver."""
-    return InspectorView(document)
+    """Make the pane."""
+    return InspectorView(document, solver)
 
 
 class InspectorView(ScrollPanel):
     """The selected ops: their costs, devices, allowed devices and outgoing tensors."""
 
-    def __init__(self, document: Document, parent: QWidget | None = None) -> None:
+    def __init__(
+        self, document: Document, solver: Solver | None = None, parent: QWidget | None = None
+    ) -> None:
         super().__init__("Selection", parent=parent)
-        self._document = document
+        self._document, self._solver = document, solver
+        self.fitting: MoveList | None = None
         self.where: DeviceGrid | None = None
         self.sentence: QLabel | None = None
         self.why: QLabel | None = None
@@ -135,6 +145,9 @@ class InspectorView(ScrollPanel):
     def _show(self) -> None:
         self.where, self.sentence, self.why, self.buttons = None, None, None, {}
         self._gains.forget()
+        if self.fitting is not None:
+            self.fitting.forget()
+            self.fitting = None
         self._shows = self.column.fill()
         project = self._document.project
         ops = np.array(sorted(self._document.selection), dtype=np.int64)
@@ -175,6 +188,10 @@ class InspectorView(ScrollPanel):
                     "Drag them to another device, or press its number, and the step time updates "
                     "at once."
                 )
+            find = partial(self._document.requests.run_action.emit, "next-moves")
+            link = button("Find the next moves", find, kind="link", tip=ABOUT_MOVES)
+            self.buttons["moves"] = link
+            self._shows.addWidget(link, 0, Qt.AlignmentFlag.AlignLeft)
             self._add_limits(project, current.schedule)
             if current.plan.splits:
                 self._add_splits(split_facts(project.model.profile, current.schedule))
@@ -202,6 +219,7 @@ class InspectorView(ScrollPanel):
         steps = find_chain(schedule, project.grouping, gap).steps
         if not steps:
             self._add_text(explain_gap(schedule, gap))
+            self._add_fitting(project, schedule, gap)
             return
         waits = sum_waits(gap, steps)
         later = [*waits.long, *([waits.short] if waits.short is not None else [])]
@@ -212,6 +230,17 @@ class InspectorView(ScrollPanel):
             self._add_heading(f"{then}, the longest first")
         for limit in later:
             self._add_wait(limit, later, gap)
+        self._add_fitting(project, schedule, gap)
+
+    def _add_fitting(self, project: OpenProject, schedule: Schedule, gap: Gap) -> None:
+        """List what could run in a gap and would shorten the step; a click moves it there."""
+        if self._solver is None:
+            return
+        self._add_heading("What fits here and makes the plan better")
+        self.fitting = MoveList(self._document, self._solver, NOTHING_FITS)
+        self._shows.addWidget(self.fitting)
+        idle = Idle(gap.device, gap.since_us, gap.until_us)
+        self.fitting.ask(project.problem, schedule, idle)
 
     def _add_wait(self, limit: Limit, among: Sequence[Limit], gap: Gap) -> None:
         time = ms(limit.time_us)

@@ -346,7 +346,7 @@ class TimelineCanvas(TimeCanvas):
             return row.tip
         if found is None:
             gap = describe_gap(schedule, row, self.lanes.time_at(at)) if row.is_planned else ""
-            return f"{gap}\nClick to see what it waits for" if gap else ""
+            return f"{gap}\nClick to see what it waits for, and what fits" if gap else ""
         return self._describe(schedule, row, found[1])
 
     def _describe(self, schedule: Schedule, row: Row, number: int) -> str:

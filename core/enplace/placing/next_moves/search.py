@@ -104,8 +104,8 @@ class _Priced:
     excess_bytes: int
 
     @property
-    def key(self) -> tuple[int, float]:
-        return self.excess_bytes, self.value_us
+    def key(self) -> tuple[int, float, int]:
+        return self.excess_bytes, self.value_us, len(self.edit.ops) + len(self.edit.others)
 
 
 Report = Callable[[Sequence[NextMove]], object]

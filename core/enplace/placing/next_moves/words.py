@@ -6,7 +6,8 @@ import numpy as np
 
 from enplace.machine import CriticalPath, critical_path
 from enplace.names.groups import Grouping, name_ops
-from enplace.names.passes import last_parts
+from enplace.names.passes import is_gradient_of_op, last_parts
+from enplace.names.titles import leaf
 from enplace.placing.next_moves.edits import MOVE, RECOMPUTE, SPLIT, SWAP, Edit
 from enplace.text import count, ms, size
 from enplace.values.arrays import FloatArray, IntArray
@@ -18,9 +19,14 @@ from enplace.values.schedule import Schedule
 TOLD_US, TOLD_BYTES = 0.5, 1 << 20
 """Changes below these are not told."""
 
+TOLD_SHARE = 0.1
+"""Share of what a move gains from which idle time that it fills is told."""
+
 MOST_SHIFTED = 6.0
 """Where the parts of the critical path change by more than so many times what they gain, it is
 another path: what it is made of tells nothing."""
+
+ANOTHER_PATH = "other ops are on the critical path then"
 
 _DIMENSIONS = {"batch": "samples", "channel": "channels"}
 
@@ -50,10 +56,12 @@ def name(profile: Profile, ops: IntArray, grouping: Grouping) -> str:
     if len(ops) == 1 and names and shown != names[0]:
         what = _unique(profile, ops, grouping)
         return what if what == names[0] else f"{what} of {names[0]}"
+    if shown == count(2, "group"):
+        return " and ".join(names)
     if len(ops) == 1 or not shown.startswith(count(len(ops), "op")):
         return shown
     kinds = {last_parts(profile.op_names[op]) for op in ops.tolist()}
-    what = f"{len(ops):,} × {kinds.pop()}" if len(kinds) == 1 else count(len(ops), "op")
+    what = f"{len(ops):,} × {leaf(kinds.pop())}" if len(kinds) == 1 else count(len(ops), "op")
     if len(names) == 1:
         return f"{what} of {names[0]}"
     return f"{what} from {names[0]} to {names[-1]}" if names else what
@@ -67,14 +75,13 @@ def _unique(profile: Profile, ops: IntArray, grouping: Grouping) -> str:
     rivals = [profile.op_names[each].split("/") for each in others.tolist() if each != op]
     ends = range(1, len(parts))
     apart = next((n for n in ends if all(r[-n:] != parts[-n:] for r in rivals)), len(parts))
-    return "/".join(parts[-apart:])
+    end = [part for part in parts[-apart:-1] if not is_gradient_of_op(part)]
+    return "/".join([*end, parts[-1]])
 
 
 def reason_of(before: Schedule, after: Schedule, edit: Edit) -> str:
     """Say in a sentence why an edit helps, and what memory it takes."""
     plan, parts = after.plan, []
-    if edit.kind in (MOVE, SWAP):
-        parts.append(count(len(edit.ops) + len(edit.others), "op"))
     if edit.kind == SPLIT:
         parts.append(" and ".join(_label(before, device) for device in edit.devices))
     if plan.objective == THROUGHPUT:
@@ -82,7 +89,8 @@ def reason_of(before: Schedule, after: Schedule, edit: Edit) -> str:
     elif plan.objective == LATENCY:
         parts.append(f"a query takes {ms(plan.value_us or 0.0)}")
     else:
-        parts += filter(None, [_filled(before, after, edit), _shorter_path(before, after)])
+        filled, path = _filled(before, after, edit), _shorter_path(before, after)
+        parts += filter(None, [filled, path or ("" if filled else ANOTHER_PATH)])
     return " · ".join([*parts, *_memory(before, after)])
 
 
@@ -96,9 +104,9 @@ def _filled(before: Schedule, after: Schedule, edit: Edit) -> str:
     start_us, finish_us = after.op_start_us[edit.ops], after.op_finish_us[edit.ops]
     covered_us = _before_us(busy, finish_us) - _before_us(busy, start_us)
     idle_us = float((finish_us - start_us - covered_us).clip(0).sum())
-    if idle_us <= TOLD_US:
+    if idle_us <= max(TOLD_US, TOLD_SHARE * (before.makespan_us - after.makespan_us)):
         return ""
-    return f"fills {ms(idle_us)} in which {_label(before, device)} is idle"
+    return f"fills {ms(idle_us)} of {_label(before, device)}’s idle time"
 
 
 def _merged(start_us: FloatArray, finish_us: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -125,7 +133,7 @@ def _shorter_path(before: Schedule, after: Schedule) -> str:
     changes = {what: other[what] - us for what, us in one.items()}
     told = sorted((us, what) for what, us in changes.items() if abs(us) > TOLD_US)
     if sum(abs(us) for us, _ in told) > MOST_SHIFTED * abs(sum(us for us, _ in told)):
-        return "other ops are on the critical path then"
+        return ""
     shown = ", ".join(f"{what} {ms(us, signed=True)}" for us, what in told)
     return f"on the critical path {shown}" if shown else ""
 

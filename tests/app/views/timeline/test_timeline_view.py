@@ -412,7 +412,7 @@ def test_an_idle_time_can_be_asked_about(open_view):
     view = open_view(document)
     lane = view.canvas.lanes.lanes_of(1)[0]
     at = QPointF(view.canvas.lanes.left + view.canvas.lanes.scale.x(20.0), lane.center().y())
-    choose(view.canvas.menu_at(at), "Why this gap?")
+    choose(view.canvas.menu_at(at), "Why this gap, and what fits?")
     assert document.gap is not None
     assert document.gap.op == 2
 

@@ -1,0 +1,80 @@
+"""The pane of the next moves."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QTimer
+from PySide6.QtGui import QHideEvent, QShowEvent
+
+from enplace_studio.jobs.call_later import call_later
+from enplace_studio.jobs.solver import Solver
+from enplace_studio.model.document import Document
+from enplace_studio.widgets.labels import paragraph
+from enplace_studio.widgets.move_list import MoveList
+from enplace_studio.widgets.panel import ScrollPanel
+
+PAUSE_MS = 300
+"""How long a plan must stay as it is until its next moves are looked for."""
+
+ABOUT = "Each is priced on this plan. A click makes it, Ctrl+Z takes it back."
+NO_PLAN = "What would shorten a plan most appears here."
+NOTHING = "No single edit that was tried makes this plan shorter. Solve searches for many at once."
+
+
+def make_view(document: Document, solver: Solver) -> MovesView:
+    """Make the pane."""
+    return MovesView(document, solver)
+
+
+class MovesView(ScrollPanel):
+    """The edits that improve the current plan most; looked for only while the pane is open."""
+
+    def __init__(self, document: Document, solver: Solver) -> None:
+        super().__init__("Next moves")
+        self._document = document
+        self.offer_picture(document.requests.save_picture.emit)
+        self.list = MoveList(document, solver, NOTHING)
+        self.about = paragraph(ABOUT)
+        shows = self.column.fill()
+        shows.addWidget(self.about)
+        shows.addWidget(self.list)
+        self.list.changed.connect(self._show_legend)
+        self._asking = QTimer(self, interval=PAUSE_MS, singleShot=True)
+        self._asking.timeout.connect(self._ask)
+        changes = document.opened, document.problem_changed, document.current_changed
+        call_later(self, self._follow, *changes)
+        self._follow()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._follow()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._follow()
+
+    def set_folded(self, folded: bool) -> None:
+        super().set_folded(folded)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Forget the moves of another plan, and look for those of this one after a pause."""
+        if not hasattr(self, "_asking"):  # while the panel is being made
+            return
+        project, schedule = self._document.project, self._document.schedule
+        self.about.setText(NO_PLAN if schedule is None else ABOUT)
+        if project is None or schedule is None or not self.isVisible() or self.is_folded:
+            self.list.forget()
+            self._asking.stop()
+        elif (self.list.asked, self.list.problem) != (schedule, project.problem):
+            self._asking.start()
+
+    def _ask(self) -> None:
+        project, schedule = self._document.project, self._document.schedule
+        if project is not None and schedule is not None:
+            self.list.ask(project.problem, schedule)
+
+    def _show_legend(self) -> None:
+        search = self.list.search
+        found = f"{len(search.moves)} found" if search.moves else ""
+        looking = "" if search.is_over else "looking on" if found else "looking"
+        self.set_legend(" · ".join(filter(None, [found, looking])))

@@ -1,0 +1,209 @@
+"""A list of next moves: each with its price and its reason; a click makes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QEnterEvent, QFont, QFontMetricsF, QPainter, QPen
+from PySide6.QtWidgets import QWidget
+
+from enplace.pictures.palette import colour_numbers
+from enplace.placing.next_moves import Idle, NextMove
+from enplace.text import ms
+from enplace.values.problem import Problem
+from enplace.values.schedule import Schedule
+from enplace_studio.explain.reasons import Mark
+from enplace_studio.explain.shortened import brief
+from enplace_studio.jobs.background import Background
+from enplace_studio.jobs.moves import MoveSearch
+from enplace_studio.jobs.solver import Solver
+from enplace_studio.model.document import Document
+from enplace_studio.model.prices import PER, simulate_changed
+from enplace_studio.widgets.drawing import RIGHT, PaintedButton, draw_text
+from enplace_studio.widgets.labels import paragraph, plain_tip
+from enplace_studio.widgets.layouts import vbox
+from enplace_studio.widgets.theme import theme
+
+CARD_PX, PAD, CHIP_PX = 46, 10, 3
+MOST_MARKS = 12
+"""Most bars that show where the ops of a move would run, the longest ones."""
+
+
+class MoveCard(PaintedButton):
+    """What a move does and its price, and below why it helps."""
+
+    pointed = Signal(bool)
+
+    def __init__(self, move: NextMove, change: str, colour: int | None) -> None:
+        super().__init__()
+        self.move_made, self.change, self._colour = move, change, colour
+        self.setToolTip(plain_tip(f"{move.title}: {change}\n{move.reason}\nClick to make it"))
+        self.setAccessibleName(f"{move.title}: {change}, {move.reason}")
+
+    def sizeHint(self) -> QSize:
+        return QSize(round(200 * theme.scale), round(CARD_PX * theme.scale))
+
+    def paint(self, painter: QPainter) -> None:
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        tokens, is_at = theme.tokens, self.isEnabled() and (self.underMouse() or self.hasFocus())
+        painter.setPen(QPen(tokens.accent if is_at else tokens.line, 1))
+        painter.setBrush(tokens.hover if is_at else tokens.panel)
+        area = QRectF(self.rect())
+        painter.drawRoundedRect(area.adjusted(0.5, 0.5, -0.5, -0.5), 6, 6)
+        left = PAD + CHIP_PX + 6
+        if self._colour is not None:
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(theme.device_color(self._colour))
+            chip = QRectF(PAD - 1, area.height() * 0.22, CHIP_PX, area.height() * 0.56)
+            painter.drawRoundedRect(chip, 1.5, 1.5)
+        line = area.adjusted(left, 5, -PAD, -area.height() / 2 + 1)
+        strong, is_good = (
+            theme.font(12, QFont.Weight.DemiBold),
+            self.move_made.after_us < self.move_made.before_us,
+        )
+        text = tokens.text if self.isEnabled() else tokens.faint
+        price = tokens.good if is_good and self.isEnabled() else text
+        draw_text(painter, line, self.change, strong, price, RIGHT)
+        line.setRight(line.right() - QFontMetricsF(strong).horizontalAdvance(self.change) - 8)
+        what, _, where = self.move_made.title.partition(" → ")
+        what = brief(what, QFontMetricsF(strong).horizontalAdvance, line.width())
+        draw_text(painter, line, what, strong, text)
+        below = area.adjusted(left, area.height() / 2 - 1, -PAD, -5)
+        quiet = theme.font(11)
+        end, metrics = Qt.TextElideMode.ElideRight, QFontMetricsF(quiet)
+        parts = [f"→ {where}" if where else "", self.move_made.reason]
+        reason = metrics.elidedText(" · ".join(filter(None, parts)), end, below.width())
+        draw_text(painter, below, reason, quiet, tokens.dim if self.isEnabled() else text)
+
+    def enterEvent(self, event: QEnterEvent) -> None:
+        self.pointed.emit(True)
+        super().enterEvent(event)
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self.pointed.emit(False)
+        super().leaveEvent(event)
+
+
+class MoveList(QWidget):
+    """The best moves so far; while the pointer is on it, none changes its place.
+
+    Parameters
+    ----------
+    nothing : str
+        What to say if there is none.
+    """
+
+    changed = Signal()
+
+    def __init__(self, document: Document, solver: Solver, nothing: str) -> None:
+        super().__init__()
+        self._document, self._nothing = document, nothing
+        self.search = MoveSearch(solver, self)
+        self.search.changed.connect(self._show_found)
+        self.cards: list[MoveCard] = []
+        self.asked: Schedule | None = None
+        self.problem: Problem | None = None
+        self._is_held = False
+        self._background = Background(self.search)  # nobody waits for it: no busy cursor
+        self._column = vbox(on=self, spacing=6, margins=(0, 0, 0, 0))
+
+    def ask(self, problem: Problem, schedule: Schedule, idle: Idle | None = None) -> None:
+        """Look for the next moves of the plan of a schedule; the last ones stay until then.
+
+        Parameters
+        ----------
+        problem : Problem
+            With the constraints that hold now.
+        """
+        self.asked, self.problem = schedule, problem
+        self.search.ask(problem, schedule.plan, idle)
+        for card in self.cards:
+            card.setEnabled(False)
+        if not self.cards:
+            self._fill()
+        self.changed.emit()
+
+    def forget(self) -> None:
+        """Show nothing."""
+        self.asked = self.problem = None
+        self.search.forget()
+        self._fill()
+
+    def leaveEvent(self, event: QEvent) -> None:
+        super().leaveEvent(event)
+        if self._is_held:
+            self._fill()
+
+    def hideEvent(self, event: object) -> None:
+        self._point(None, False)
+
+    def _show_found(self) -> None:
+        """Show what has been found, but move nothing under the pointer."""
+        if self.underMouse() and any(card.isEnabled() for card in self.cards):
+            self._is_held = True
+            self.changed.emit()
+        else:
+            self._fill()
+
+    def _fill(self) -> None:
+        self._is_held = False
+        while item := self._column.takeAt(0):
+            if (old := item.widget()) is not None:
+                old.hide()
+                old.deleteLater()
+        self.cards = [self._card(move) for move in self.search.moves]
+        for card in self.cards:
+            self._column.addWidget(card)
+        if not self.cards and self.asked is not None:
+            self._column.addWidget(paragraph(self._nothing if self.search.is_over else "Looking …"))
+        self.changed.emit()
+
+    def _card(self, move: NextMove) -> MoveCard:
+        assert self.asked is not None
+        colours = colour_numbers(self.asked.problem.cluster)
+        change = move.change + PER.get(move.plan.objective, "")
+        card = MoveCard(move, change, colours[move.devices[0]] if move.devices else None)
+        card.clicked.connect(partial(self._make, move))
+        card.pointed.connect(partial(self._point, move))
+        return card
+
+    def _make(self, move: NextMove) -> None:
+        if self._document.schedule is self.asked:  # else the plan has changed a moment ago
+            self._point(None, False)
+            self._document.make_move(move)
+
+    def _point(self, move: NextMove | None, is_on: bool) -> None:
+        """Show in all views which ops a move is about, and where they would run."""
+        self._background.forget()
+        asked = self.asked
+        if not is_on or move is None or asked is None or self._document.schedule is not asked:
+            if self._document.hovered or self._document.marks:
+                self._document.hover(())
+                self._document.point_at(())
+            return
+        self._document.hover(move.ops.tolist())
+        if move.plan.splits == asked.plan.splits:
+            self._background.start(
+                lambda: marks_of(asked, move), lambda marks: self._document.point_at(marks)
+            )
+
+
+def marks_of(before: Schedule, move: NextMove) -> tuple[Mark, ...]:
+    """Simulate a move, and mark where the longest of its ops would run."""
+    after = simulate_changed(before.problem, move.plan)
+    time_us = (after.op_finish_us - after.op_start_us)[move.ops]
+    longest = move.ops[np.argsort(-time_us, kind="stable")[:MOST_MARKS]].tolist()
+    marks = [
+        Mark(
+            int(after.plan.device[op]),
+            float(after.op_start_us[op]),
+            float(after.op_finish_us[op]),
+            "",
+        )
+        for op in longest
+    ]
+    told = f"then, {ms(move.after_us - move.before_us, signed=True)}"
+    return (replace(marks[0], text=told), *marks[1:]) if marks else ()

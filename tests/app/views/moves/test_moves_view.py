@@ -1,0 +1,144 @@
+import threading
+
+import numpy as np
+import pytest
+
+from documents import chain_document, document_of, split_layer, wide_document
+from enplace.machine import simulate
+from enplace.placing.next_moves import SPLIT, next_moves
+from enplace.processes import codecs
+from enplace_studio.jobs.move_worker import moves_from, moves_message, serve_search
+from enplace_studio.jobs.solver import Solver
+from enplace_studio.views.moves.moves_view import MovesView
+from problems import cluster_of
+
+
+class Answering(Solver):
+    """A solver whose worker finds moves at once, in this process."""
+
+    def __init__(self):
+        super().__init__()
+        self.searches, self.dropped = [], []
+
+    def find_moves(self, problem, plan, details):
+        self.searches.append(plan)
+        number, sent = len(self.searches), []
+        shared = {"search": number, "problem": codecs.problem_to_json(problem)}
+        message = codecs.plan_message("find moves", plan, {**shared, **details})
+        free = threading.Event()
+        free.set()
+        serve_search(problem.measured_profile, message, (), free, sent.append)
+        self.answers = sent
+        return number
+
+    def drop_moves(self, number):
+        self.dropped.append(number)
+
+    def answer(self):
+        for message in self.answers:
+            self.moves_found.emit(message)
+
+
+@pytest.fixture
+def solver(qapp):
+    return Answering()
+
+
+@pytest.fixture
+def open_moves(opener, solver, qtbot):
+    def open_them(document):
+        view = opener(lambda document: MovesView(document, solver), document, 320, 400)
+        qtbot.waitUntil(lambda: len(solver.searches) == 1)
+        solver.answer()
+        return view
+
+    return open_them
+
+
+def titles(view):
+    return [(card.move_made.title, card.change) for card in view.list.cards]
+
+
+def test_a_click_makes_the_move_at_its_price_and_undo_takes_it_back(open_moves, solver, qtbot):
+    document = chain_document()
+    view = open_moves(document)
+    assert titles(view)[0] == ("c → GPU 0", "−0.021 ms")
+    assert view.legend == f"{len(view.list.cards)} found"
+    view.list.cards[0].click()
+    assert document.schedule.makespan_us == 30
+    assert not document.problem.pins
+    assert document.current.name == "plan 1, edited"
+    qtbot.waitUntil(lambda: len(solver.searches) == 2)
+    document.undo_stack.undo()
+    assert document.schedule.makespan_us == 51
+
+
+def test_the_price_of_every_offer_is_what_the_click_gives(open_moves, solver):
+    document = wide_document(60)
+    view = open_moves(document)
+    assert len(view.list.cards) > 3
+    for at in range(len(view.list.cards)):
+        move = view.list.cards[at].move_made
+        document.make_move(move)
+        assert document.schedule.makespan_us == pytest.approx(move.after_us)
+        document.undo_stack.undo()
+
+
+def test_a_plan_that_has_changed_a_moment_ago_is_not_changed_again(open_moves):
+    document = chain_document()
+    view = open_moves(document)
+    card = view.list.cards[0]
+    document.place([0], 1)
+    before = document.schedule
+    card.click()
+    assert document.schedule is before
+
+
+def test_the_pointer_shows_which_ops_and_where_they_would_run(open_moves, qtbot):
+    document = chain_document()
+    view = open_moves(document)
+    view.list.cards[0].pointed.emit(True)
+    assert document.hovered == {2}
+    qtbot.waitUntil(lambda: bool(document.marks))
+    mark = document.marks[0]
+    assert (mark.device, mark.start_us, mark.finish_us, mark.text) == (0, 20, 30, "then, −0.021 ms")
+    view.list.cards[0].pointed.emit(False)
+    assert not document.hovered
+    assert not document.marks
+
+
+def test_nothing_is_searched_while_the_pane_is_closed(opener, solver, qtbot):
+    document = chain_document()
+    view = opener(lambda document: MovesView(document, solver), document, 320, 400)
+    qtbot.waitUntil(lambda: len(solver.searches) == 1)
+    view.hide()
+    assert solver.dropped == [1]
+    document.place([0], 1)
+    qtbot.wait(500)
+    assert len(solver.searches) == 1
+    view.show()
+    qtbot.waitUntil(lambda: len(solver.searches) == 2)
+
+
+def test_a_split_makes_a_plan_of_its_own_graph(open_moves):
+    cluster = cluster_of(2, b1_us_per_byte=1e-5)
+    document = document_of(split_layer(), cluster, dict.fromkeys(("batch", "w", "conv", "relu"), 0))
+    view = open_moves(document)
+    card = next(card for card in view.list.cards if card.move_made.kind == SPLIT)
+    card.click()
+    assert document.current.name == "plan 1, split"
+    assert document.schedule.makespan_us == pytest.approx(card.move_made.after_us)
+    assert document.problem.splits == card.move_made.plan.splits
+    document.undo_stack.undo()
+    assert document.current.name == "plan 1"
+    assert not document.problem.splits
+
+
+def test_moves_survive_the_way_from_the_worker():
+    problem = wide_document(60).problem
+    plan = wide_document(60).current.plan
+    for move in next_moves(problem, plan, most=30):
+        again = moves_from(moves_message(1, [move], plan, over=True), plan)[0]
+        assert (again.kind, again.title, again.devices) == (move.kind, move.title, move.devices)
+        assert np.array_equal(again.ops, move.ops)
+        assert simulate(problem, again.plan).makespan_us == move.after_us
