@@ -25,6 +25,7 @@ from enplace.values.device_names import device_label
 if TYPE_CHECKING:
     from enplace.machine.pipelines.pipeline import PipelineSchedule
     from enplace.names.whole import LayerCount
+    from enplace.placers.alternatives import Alternative
     from enplace.placers.data_parallel import Replicas
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
@@ -53,6 +54,13 @@ def worth_it(schedule: Schedule, others: Others) -> str:
 
     What does not fit in memory does not count: empty for a plan that does not.
     """
+    from enplace.frameworks.registry import framework_of
+
+    said = _worth_it(schedule, others)
+    return framework_of(schedule.problem.measured_profile).in_own_words(said)
+
+
+def _worth_it(schedule: Schedule, others: Others) -> str:
     from functools import partial
 
     from enplace.placers import references
@@ -78,7 +86,7 @@ def worth_it(schedule: Schedule, others: Others) -> str:
         replicas_us=shared.step_time_us,
         inside=shared.gpus_each > 1,
         about=shared.about,
-        is_guess=bool(shared.guess),
+        is_guess=bool(shared.doubt),
     )
 
 
@@ -296,7 +304,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     ``whole`` has the regexes by which layers were kept whole.
     """
     from enplace.machine.pipelines.pipeline import fill_pipeline
-    from enplace.placing.prices import about_price
+    from enplace.placing.prices import about_price, total_price_us
 
     schedule, plan = result.schedule, result.plan
     problem = schedule.problem
@@ -319,7 +327,8 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
         lines.append(["split ops", f"{len(plan.splits):,}", f"into {count(parts, 'part')}"])
     measured = problem.measured_profile.measured
     about = [measured.about_times, _about_gpus(problem), measured.about_passes]
-    note = [*filter(None, [as_sentence(plan.note), *about, about_price(schedule)])]
+    about.append(about_price(("the plan", total_price_us(schedule), schedule.makespan_us)))
+    note = [*filter(None, [as_sentence(plan.note), *about])]
     tables = [table(lines, "lrl"), *note, device_table(schedule)]
     first = worth_it(schedule, others)
     memory = about_memory(problem, schedule.peak_bytes, schedule.fit_verdict)
@@ -553,9 +562,12 @@ def comparison(
     results: Sequence[Result],
     expert: Schedule | None,
     objective: str,
-    rivals: Sequence[Replicas] = (),
+    rivals: Sequence[Alternative] = (),
 ) -> str:
-    """Show one line for each result: how the methods differ; then data parallelism."""
+    """Show one line for each result: how the methods differ; then what needs no planner."""
+    from enplace.placers.alternatives import most_bytes
+    from enplace.placing.prices import about_price, total_price_us
+
     name = {"throughput": "time per sample", "latency": "latency"}.get(objective)
     measured = results[0].schedule.problem.measured_profile.measured
     step = measured.title_of("step time")
@@ -578,38 +590,100 @@ def comparison(
             gap_text(result.gap, schedule.fits),
             f"{len(schedule.transfer_tensor):,}",
             size(float(schedule.transfer_bytes.sum())),
-            size(float(schedule.peak_bytes.max())),
-            "yes" if schedule.fits else "no",
+            size(float(peak_bytes.max())),
+            "yes" if (peak_bytes <= schedule.problem.cluster.capacity_bytes).all() else "no",
             seconds(result.plan.solve_seconds or 0.0),
         ]
         for result in results
-        for schedule in (result.schedule,)
+        for schedule, peak_bytes in [(result.schedule, most_bytes(result.schedule))]
     ]
-    rows += [_replicas_row(shared, expert) for shared in rivals]
+    theirs_us = None
+    if expert is not None and expert.fits:
+        theirs_us = expert.plan.value_us if name else expert.makespan_us
+    rows += [_alternative_row(each, theirs_us, bool(name)) for each in rivals]
     shown = [table([head, *rows], "l" + "r" * (len(head) - 3) + "lr")]
-    shown += [f"{each.name}: {each.about_shares}" for each in rivals if each.about_shares]
-    shown += [f"data parallel: {guess}" for guess in {each.guess: 0 for each in rivals} if guess]
+    if rivals:
+        notes = (f"{each.name}: {each.notes}" for each in rivals)
+        shown.append("\n".join(["Predicted, not measured:", *notes]))
+    priced = [
+        (each.plan.method, total_price_us(each.schedule) * (not name), each.schedule.makespan_us)
+        for each in results
+    ]
+    priced += [(each.name, each.price_us, each.value_us) for each in rivals]
+    shown += [about] if (about := about_price(*priced)) else []
     shown += [measured.about_passes] if measured.about_passes else []
     if expert is not None and not expert.fits:
         shown.append("The expert's plan does not fit, so no plan is compared with it.")
     return "\n\n".join(shown)
 
 
-def _replicas_row(shared: Replicas, expert: Schedule | None) -> list[str]:
-    """Show data parallelism among methods whose objective is the step time."""
-    known = expert is not None and expert.makespan_us > 0 and expert.fits and shared.fits
-    change = shared.step_time_us / expert.makespan_us - 1 if expert and known else None
+def _alternative_row(each: Alternative, expert_us: float | None, has_steps: bool) -> list[str]:
+    """Show what needs no planner among methods."""
+    is_known = expert_us and each.fits and math.isfinite(each.value_us)
+    value = ms(each.value_us) if math.isfinite(each.value_us) else ""
     return [
-        shared.name,
-        ms(shared.step_time_us),
-        "" if change is None else change_text(change),
-        "",
-        "",
-        size(float(shared.sent_bytes)),
-        size(float(shared.peak_bytes)),
-        "yes" if shared.fits else "no",
+        each.name,
+        value,
+        change_text(each.value_us / expert_us - 1) if expert_us and is_known else "",
+        *[""] * (2 + has_steps),
+        size(float(each.sent_bytes)),
+        size(float(each.peak_bytes.max())),
+        "yes" if each.fits else "no",
         "",
     ]
+
+
+def about_alternatives(value_us: float, rivals: Sequence[Alternative]) -> str:
+    """Compare a plan with the fastest of what needs no planner; empty if nothing of that fits."""
+    fitting = [each for each in rivals if each.fits and math.isfinite(each.value_us)]
+    if not fitting:
+        return ""
+    best = min(fitting, key=lambda each: each.value_us)
+    change = change_text(value_us / best.value_us - 1)
+    return (
+        f"Of what needs no planner, {best.name} is predicted to be fastest: {ms(best.value_us)}, "
+        f"the plan {change}."
+    )
+
+
+def describe_alternatives(rivals: Sequence[Alternative], objective: str) -> list[str]:
+    """Tabulate what needs no planner below a plan, the first of them; empty if there is nothing."""
+    if len(rivals) < 2:
+        return []
+    title = "time per micro-batch" if objective == "throughput" else "step time"
+    plan_us = rivals[0].value_us
+    rows = [["predicted, not measured", title, "the plan", "fits", "memory"]]
+    for each in rivals:
+        is_known = math.isfinite(each.value_us)
+        change = change_text(plan_us / each.value_us - 1) if is_known and each.fits else ""
+        fits = "yes" if each.fits else "does not fit"
+        value = ms(each.value_us) if is_known else ""
+        rows.append([each.name, value, change if each is not rivals[0] else "", fits, each.memory])
+    return [table(rows, "lrrll"), *filter(None, [_about_sends(rivals)])]
+
+
+def _about_sends(rivals: Sequence[Alternative]) -> str:
+    from enplace.placing.prices import about_price
+
+    return about_price(*((each.name, each.price_us, each.value_us) for each in rivals))
+
+
+def alternative_numbers(each: Alternative, objective: str) -> dict[str, Any]:
+    """Return what needs no planner as plain data; times in µs."""
+    key = "time_per_sample_us" if objective == "throughput" else "step_time_us"
+    return {
+        "name": each.name,
+        key: finite(each.value_us),
+        "feasible": each.fits,
+        "why_not": each.why_not,
+        "sent_bytes": each.sent_bytes,
+        "sends_price_us": each.price_us,
+        "devices": [
+            {"name": d.name, "peak_bytes": peak, "capacity_bytes": int(d.capacity_bytes)}
+            for d, peak in zip(each.cluster.devices, each.peak_bytes.tolist(), strict=True)
+        ],
+        "about": each.about,
+    }
 
 
 def replicas_numbers(shared: Replicas) -> dict[str, Any]:
@@ -633,5 +707,5 @@ def replicas_numbers(shared: Replicas) -> dict[str, Any]:
             }
             for each in shared.replicas
         ],
-        "guess": shared.guess,
+        "guess": shared.doubt,
     }

@@ -12,8 +12,8 @@ from PySide6.QtWidgets import QWidget
 
 from enplace.bounds import with_bound
 from enplace.errors import EnplaceError
+from enplace.frameworks.compared import result_for
 from enplace.frameworks.registry import exporters, framework_of
-from enplace.placers.compared import result_for
 from enplace.readers import PlanFile, complete_plan, read_plan, read_plan_cluster
 from enplace.readers.clusters import cluster_from
 from enplace.readers.constraints import ConstraintsFile, constrain, read_constraints

@@ -15,13 +15,15 @@ from enplace.api.plot import plot_timeline
 from enplace.bounds import with_bound
 from enplace.errors import EnplaceError
 from enplace.extras import import_extra
+from enplace.frameworks.alternatives import find_alternatives
+from enplace.frameworks.compared import result_for
 from enplace.frameworks.registry import exporters, framework_of, why_no_export
 from enplace.inputs import PathLike
 from enplace.machine.check_claims import simulate_given
 from enplace.pictures.graph_svg import graph_svg
 from enplace.pictures.memory_svg import memory_svg
 from enplace.pictures.timeline_svg import timeline_svg
-from enplace.placers.compared import result_for
+from enplace.placers.alternatives import Alternative
 from enplace.placers.data_parallel import (
     Replicas,
     all_mirrored,
@@ -32,6 +34,7 @@ from enplace.placers.data_parallel import (
 from enplace.placers.references import alone_schedule
 from enplace.placing.next_moves import NextMove
 from enplace.text import instead, ms, table
+from enplace.values.load_rule import USUAL
 from enplace.values.problem import STEP_TIME, split_problem
 from enplace.values.result import Result as PlainResult
 from enplace.values.schedule import Schedule
@@ -263,6 +266,18 @@ class Comparison:
                 return all_mirrored(each.schedule.problem)
         return []
 
+    @cached_property
+    def alternatives(self) -> list[Alternative]:
+        """What needs no planner, predicted: data parallelism and what its framework's people pick.
+
+        ``value_us``, ``peak_bytes`` (an array over the devices) and ``fits`` are its figures.
+        """
+        for each in self.results.values():
+            if not each.plan.splits:
+                problem, rule = each.schedule.problem, each.plan.load_rule or USUAL
+                return find_alternatives(problem, each.objective, self.data_parallel, rule)
+        return []
+
     def to_pandas(self) -> pd.DataFrame:
         """Return the figures as a table; needs pandas.
 
@@ -303,7 +318,7 @@ class Comparison:
             expert = self.results.get("expert")
             schedule = expert.schedule if expert else None
             rivals = self.data_parallel
-            table = summary.comparison(results, schedule, results[0].objective, rivals)
+            table = summary.comparison(results, schedule, results[0].objective, self.alternatives)
             lines.insert(0, table)
             if worth := self.best._verdict(fastest(rivals) or next(iter(rivals), None)):
                 lines.insert(0, f"{worth}\n")

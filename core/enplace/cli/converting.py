@@ -231,11 +231,11 @@ def export(
 ) -> Answer:
     """Write PLAN for another program or for people."""
     from enplace.errors import FileError
+    from enplace.frameworks.compared import result_for
     from enplace.frameworks.registry import exporters, framework_of, why_no_export
     from enplace.frameworks.source import source_from_json
     from enplace.frameworks.trust import trust as trust_place
     from enplace.machine import simulate
-    from enplace.placers.compared import result_for
     from enplace.values.result import Result
 
     exporter = exporters()[form]

@@ -24,6 +24,7 @@ from enplace.cli.progress import stopped_by_ctrl_c, work_bar, written_told
 from enplace.cli.runs import describe_run, describe_tuning, run_numbers, tuning_numbers
 from enplace.errors import EnplaceError
 from enplace.inputs import choose_method, read_problem_and_plan
+from enplace.summary import alternative_numbers, describe_alternatives
 
 if TYPE_CHECKING:
     from enplace.frameworks.jobs import Replicas
@@ -91,6 +92,7 @@ def run(
     follow each other through the devices; the gradients are added up and the variables change once.
     Exit status 1 if the model did not run as planned.
     """
+    from enplace.frameworks.alternatives import alternatives_of_run
     from enplace.frameworks.devices import devices_for
     from enplace.frameworks.jobs import RunRequest
     from enplace.frameworks.microbatches import check_runnable, find_microbatches
@@ -120,9 +122,13 @@ def run(
         measured = runs_as(request, report, stopped, wrote)(problem, chosen)
     if predicted_us is not None and wanted is None:
         measured = replace(measured, predicted_step_time_us=predicted_us)
+    step_us = measured.predicted_step_time_us
+    objective, instead = alternatives_of_run(problem, chosen, wanted, step_us)
+    numbers = [alternative_numbers(each, objective) for each in instead]
+    files = {"model": source.path, "devices": where, "placement_file": plan}
     return Answer(
-        run_numbers(measured) | {"model": source.path, "devices": where, "placement_file": plan},
-        describe_run(measured, where),
+        run_numbers(measured) | files | {"alternatives": numbers},
+        "\n\n".join([describe_run(measured, where), *describe_alternatives(instead, objective)]),
         YES if measured.as_planned else NO,
     )
 

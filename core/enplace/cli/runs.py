@@ -63,7 +63,8 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
         changed,
     )
     ends = [f"\n\n{text}" for text in remarks if text]
-    return f"{first}\n\n{table(rows, 'lrl')}{_stages(run)}{''.join(ends)}"
+    text = f"{first}\n\n{table(rows, 'lrl')}{_stages(run)}{''.join(ends)}"
+    return run.framework.in_own_words(text)
 
 
 def _on_labels(run: MeasuredRun) -> list[list[str]]:

@@ -42,7 +42,7 @@ from enplace.inputs import (
     without_split_groups,
 )
 from enplace.text import count
-from enplace.values.load_rule import PIPELINES, TRANSFERS
+from enplace.values.load_rule import PIPELINES, TRANSFERS, USUAL
 
 if TYPE_CHECKING:
     from enplace.placers import Progress
@@ -262,6 +262,7 @@ def compare(
     An option applies to the methods that have it. If a method fails, the others still run. Exit
     status 1 if none has a plan that fits.
     """
+    from enplace.frameworks.alternatives import find_alternatives
     from enplace.placers import PlaceOptions, Stop, place_with_each
     from enplace.placers.data_parallel import all_mirrored, fastest, why_not_mirrored
     from enplace.placers.references import EXPERT, alone_schedule, reference_schedule
@@ -278,15 +279,19 @@ def compare(
         alone = alone_schedule(problem, stopped) if objective == STEP_TIME else None
         rivals = all_mirrored(problem, stopped) if objective == STEP_TIME else []
         why_not = why_not_mirrored(problem) if objective == STEP_TIME else ""
+        rules = (result.plan.load_rule for result in results.values())
+        rule = next(filter(None, rules), USUAL)
+        instead = find_alternatives(problem, objective, rivals, rule, stopped)
     cut_off = [name for name, why in failures.items() if isinstance(why, CancelledError)]
     if stopped():
         _note_stop(_left_out(len(cut_off)))
     failed = [f"{name} has no plan: {failures[name]}" for name in failures if name not in cut_off]
-    table = summary.comparison(list(results.values()), expert, objective, rivals)
+    table = summary.comparison(list(results.values()), expert, objective, instead)
     best = _fastest(results.values())
     shared = fastest(rivals) or next(iter(rivals), None)
     worth = _worth(best, summary.Others(expert, alone, shared, why_not))
-    first = [f"{worth['verdict']}\n"] if worth["verdict"] else []
+    others = summary.about_alternatives(best.value_us, instead) if best and instead else ""
+    first = [f"{text}\n" for text in (worth["verdict"], others) if text]
     # A bound is weaker where time ran out. For other objectives, each method proves one only for
     # its own kind of splits.
     proven = (result.step_bound_us for result in results.values())
@@ -302,6 +307,7 @@ def compare(
             "expert_feasible": expert.fits if expert else None,
             **worth,
             "data_parallel": [summary.replicas_numbers(each) for each in rivals],
+            "alternatives": [summary.alternative_numbers(each, objective) for each in instead],
             "methods": [
                 {"error": None, **summary.numbers(results[name], expert)}
                 if name in results
@@ -340,9 +346,9 @@ def find_others(
 
 
 def _fastest(results: Iterable[Result]) -> Result | None:
-    """Return the plan with the least step time of those that fit; None if none does."""
+    """Return the plan with the least value of the objective that fits; None if none does."""
     fitting = [result for result in results if result.schedule.fits]
-    return min(fitting, key=lambda result: result.schedule.makespan_us, default=None)
+    return min(fitting, key=lambda result: result.value_us, default=None)
 
 
 def _note_stop(what: str) -> None:

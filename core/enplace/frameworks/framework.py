@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ from enplace.values.profile import Profile
 from enplace.writers.registry import Exporter
 
 Grain = Callable[[Profile], Sequence[Sequence[int]]]
+
+_DATA_PARALLEL = re.compile(r"[Dd]ata parallel(ism)?")
 
 OPS = "op"
 """The grain that keeps nothing together, of every framework."""
@@ -139,6 +142,12 @@ class Framework:
         The grain of an objective if nobody asks for another.
     exporters : tuple of Exporter
         Write a plan as code of this framework.
+    data_parallel : str
+        What its people call data parallelism; empty if they have no other name for it.
+    alternatives : str
+        Function that predicts what its people pick instead of a plan, data parallelism apart,
+        ``MODULE:FUNCTION``: it takes a problem, an objective, the rule of its pipelines, and
+        whether to stop. Empty if there is none.
     bundled : tuple of Path
         Small scripts that ship with Enplace, by which ``verify`` judges a machine.
     """
@@ -166,6 +175,8 @@ class Framework:
     grains: Mapping[str, Grain] = field(default_factory=dict)
     usual_grains: Mapping[str, str] = field(default_factory=dict)
     exporters: tuple[Exporter, ...] = ()
+    data_parallel: str = ""
+    alternatives: str = ""
     bundled: tuple[Path, ...] = ()
 
     @property
@@ -211,6 +222,10 @@ class Framework:
     def uses_labels(self, devices: str) -> bool:
         """Return whether devices are labels of one CPU for a run, which then measures no step."""
         return self.has_labels and devices.strip().lower().startswith("cpu:")
+
+    def in_own_words(self, text: str) -> str:
+        """Call data parallelism in a text as the people of this framework do."""
+        return _DATA_PARALLEL.sub(self.data_parallel, text) if self.data_parallel else text
 
     def opens(self, kind: str) -> bool:
         """Return whether it opens models of a kind."""
@@ -259,8 +274,7 @@ class Framework:
             If ``wishes`` has what ``apply_options`` does not, or a wrong value.
         """
         wanted = read_values(self.apply_options, wishes, f"{self.name}'s apply")
-        module, _, function = self.applier.partition(":")
-        return getattr(importlib.import_module(module), function)(path, **wanted)
+        return load_function(self.applier)(path, **wanted)
 
     @property
     def state(self) -> str:
@@ -270,6 +284,13 @@ class Framework:
         if self.is_installed:
             return f"{self.name} is installed."
         return f"{self.name} is not installed. To add it, run: {self.install_command}"
+
+
+def load_function(name: str) -> Callable[..., Any]:
+    """Import a function, ``MODULE:FUNCTION``."""
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return found
 
 
 def unknown_framework(name: str) -> Framework:

@@ -38,10 +38,12 @@ _VAGUE = re.compile(r"back|bp|d[bwxy]|prime")
 _TRANSPOSED = re.compile(r"\btranspose\((?=\w)")
 """What JAX writes around the name of what a gradient is of."""
 
-_PRIMES = re.compile(r"(?<=\w)['′]+(?!\w)")
-"""What makes ``attn'`` of ``attn``."""
+_PRIMES = re.compile(r"(?<=\w)['’′ʹ″]+(?!\w)")
+"""What makes ``attn'`` of ``attn``, typed or typeset."""
 
-_LIKELY = re.compile(r"adjoint|back|bp|bw|grad|vjp|transpose\(|d[bwxy]|prime|['′]", re.IGNORECASE)
+_LIKELY = re.compile(
+    r"adjoint|back|bp|bw|grad|vjp|transpose\(|d[bwxy]|prime|['’′ʹ″]", re.IGNORECASE
+)
 """What every name with such a word contains; quick to look for."""
 
 _FIRST_PART = re.compile(r"[/.:_-]|(?<=[A-Za-z])(?=\d)")

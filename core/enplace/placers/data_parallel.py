@@ -42,8 +42,8 @@ from enplace.placers.batch_shares import (
     count_turns,
     samples_of,
 )
-from enplace.placing.prices import is_told, price_us
-from enplace.text import count, listed, ms, percent
+from enplace.placing.prices import about_price, rounds_price_us
+from enplace.text import count, listed, percent
 from enplace.values.arrays import IntArray
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import device_label
@@ -59,7 +59,10 @@ MANY = 1 << 20
 UNTOLD = 0.25
 """A prediction is a guess if kinds of ops say nothing about more than this share of the time."""
 
-NO_TIMES = "Data parallelism is not predicted: no op has a time on a GPU."
+TIMED = 0.5
+"""Least share of the time that must be in ops with a time on a GPU for a prediction."""
+
+NO_TIMES = "Data parallelism is not predicted: most of the step is in ops without a time on a GPU."
 
 UNKNOWN = (
     "Data parallelism is not predicted: no op is known to work on samples "
@@ -122,6 +125,8 @@ class Replicas:
         Why the prediction is a guess, in sentences; empty if it is none.
     is_best : bool
         Whether no other shares are better: all choices of GPUs were compared.
+    price_us : float
+        What sending its gradients may cost besides (:mod:`enplace.placing.prices`).
     """
 
     cluster: Cluster
@@ -130,6 +135,7 @@ class Replicas:
     sum_us: float
     guess: str = ""
     is_best: bool = False
+    price_us: float = 0.0
 
     @property
     def number(self) -> int:
@@ -193,9 +199,15 @@ class Replicas:
         return f"{title} of the batch: {'; '.join(parts)}."
 
     @property
+    def doubt(self) -> str:
+        """Why it may take longer than predicted, in sentences; empty if nothing says so."""
+        price = about_price(("its gradients", self.price_us, self.step_time_us))
+        return " ".join(filter(None, (self.guess, price)))
+
+    @property
     def about(self) -> str:
-        """The shares of the batch, and why the prediction is a guess, in sentences."""
-        return " ".join(filter(None, (self.about_shares, self.guess)))
+        """The shares of the batch, and why it may take longer, in sentences."""
+        return " ".join(filter(None, (self.about_shares, self.doubt)))
 
     def names(self, gpus: Iterable[int]) -> list[str]:
         """Return the names of some devices on screen."""
@@ -230,19 +242,27 @@ def fastest(rivals: Iterable[Replicas]) -> Replicas | None:
     return min(fitting, key=lambda each: each.step_time_us, default=None)
 
 
-def why_not_mirrored(problem: Problem) -> str:
-    """Say in a sentence why there is no prediction: kinds of ops, memory or a single sample."""
-    profile, cluster = problem.measured_profile, problem.cluster
-    if len(cluster.gpus) < 2:
+def why_no_shares(problem: Problem) -> str:
+    """Say in a sentence why no step with a share of the batch is predicted, memory apart."""
+    profile = problem.measured_profile
+    if len(problem.cluster.gpus) < 2:
         return ""
     if not _has_times(problem):
         return NO_TIMES
     if not _known_to_work(profile).any():
         return UNKNOWN
+    return ONE_SAMPLE if profile.measured.batch_size == 1 else ""
+
+
+def why_not_mirrored(problem: Problem) -> str:
+    """Say in a sentence why there is no prediction: kinds of ops, memory or a single sample."""
+    profile, cluster = problem.measured_profile, problem.cluster
+    if (why := why_no_shares(problem)) or len(cluster.gpus) < 2:
+        return why
     steps = ReplicaSteps(profile, cluster, MANY, lambda: False)
     if sum(steps.have_room((gpu,)) for gpu in cluster.gpus) < 2:
         return NO_ROOM
-    return ONE_SAMPLE if profile.measured.batch_size == 1 else ""
+    return ""
 
 
 def _predicted(
@@ -263,7 +283,7 @@ def _predicted(
 
     def sum_us(taking: Sequence[Gpus]) -> float:
         rings = list(zip(*taking, strict=True))
-        return _ring_us(cluster, rings, -(-n_bytes // (len(taking) * size))) if n_bytes else 0.0
+        return ring_us(cluster, rings, -(-n_bytes // (len(taking) * size))) if n_bytes else 0.0
 
     if alike:
         chosen, is_best = groups[: steps.n_parts], False
@@ -283,26 +303,29 @@ def _predicted(
     if len(replicas) < max(len(taking), 2):
         return None
     found = Replicas(cluster, replicas, n_bytes // size, sum_us(list(taking)), guess, is_best)
-    about = _about_sends(problem, found) if n_bytes else ""
-    return replace(found, guess=" ".join(filter(None, (guess, about))))
+    return replace(found, price_us=_price_us(problem, found)) if n_bytes else found
 
 
 def _has_times(problem: Problem) -> bool:
-    """Whether any op may run on the devices that replicas would have."""
-    return bool(np.isfinite(problem.time_us[:, problem.cluster.gpus]).any())
+    """Whether the devices that replicas would have can run the ops that take most of the time."""
+    has_time = np.isfinite(problem.time_us[:, problem.cluster.gpus]).any(axis=1)
+    time_us = np.nanmin(problem.measured_profile.time_us, axis=1)
+    return bool(has_time.any() and time_us[has_time].sum() >= TIMED * time_us.sum())
 
 
-def _about_sends(problem: Problem, found: Replicas) -> str:
-    """Say what sending gradients may cost besides; empty if it matters little, or was measured."""
+def _price_us(problem: Problem, found: Replicas) -> float:
+    """Return what sending each gradient around the ring may cost besides."""
     gpus = [gpu for each in found.replicas for gpu in each.gpus]
-    price = float(price_us(problem)[np.ix_(gpus, gpus)].max())
-    n_gradients = max(1, int(np.count_nonzero(_sums(problem.measured_profile))))
-    cost_us = 2 * (found.number - 1) * price * n_gradients
-    if not is_told(cost_us, found.step_time_us):
-        return ""
-    return (
-        f"Over links that nobody has measured, sending its gradients may take {ms(cost_us)} more."
-    )
+    return rounds_price_us(problem, gpus, 2 * (found.number - 1) * _count_gradients(problem))
+
+
+def _count_gradients(problem: Problem) -> int:
+    """Count what is summed over samples or, where kinds do not tell, the weights."""
+    profile = problem.measured_profile
+    if _summed_bytes(profile):
+        return int(np.count_nonzero(_sums(profile)))
+    carries, fed = samples_of(profile)
+    return int(np.count_nonzero(profile.persistent_bytes[_feeds(profile, carries | fed)]))
 
 
 def _are_alike(steps: ReplicaSteps, cluster: Cluster, groups: Sequence[Gpus]) -> bool:
@@ -389,14 +412,19 @@ def _has_updates(profile: Profile) -> bool:
 
 def _weight_bytes(profile: Profile, works: BoolArray) -> int:
     """Sum the variables that ops on samples read, directly or changed by other ops."""
+    return int(profile.persistent_bytes[_feeds(profile, works)].sum())
+
+
+def _feeds(profile: Profile, works: BoolArray) -> BoolArray:
+    """Find some ops and all that feed them; shape (n_ops,)."""
     reads = works.copy()
     for op in profile.topological_order[::-1].tolist():
         consumers = profile.edge_op[profile.out_ptr[op] : profile.out_ptr[op + 1]]
         reads[op] |= reads[consumers].any()
-    return int(profile.persistent_bytes[reads].sum())
+    return reads
 
 
-def _ring_us(cluster: Cluster, rings: list[tuple[int, ...]], n_bytes: int) -> float:
+def ring_us(cluster: Cluster, rings: list[tuple[int, ...]], n_bytes: int) -> float:
     """Return the time in which rings of devices, all at once, sum tensors; bytes are for a hop."""
     hops = [pair for ring in rings for pair in zip(ring, (*ring[1:], ring[0]), strict=True)]
     loads, n = np.zeros(len(cluster.channels)), cluster.n_devices

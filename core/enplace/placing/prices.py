@@ -10,11 +10,14 @@ more than a guess, but it counts in the choice of a plan (:mod:`enplace.placing.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import permutations
 
 import numpy as np
 
 from enplace.text import ms
-from enplace.values.arrays import FloatArray
+from enplace.values.arrays import FloatArray, IntArray
 from enplace.values.cluster import Cluster
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
@@ -38,6 +41,7 @@ TOLD = 0.05
 """Share of the step time above which the price of all transfers is told."""
 
 
+@lru_cache(maxsize=4)  # every plan that a search rates asks for it
 def price_us(problem: Problem) -> FloatArray:
     """Return what a transfer costs besides what is simulated; shape (n_devices, n_devices)."""
     cluster, measured = problem.cluster, problem.measured_profile.measured
@@ -48,13 +52,32 @@ def price_us(problem: Problem) -> FloatArray:
     for ends, cost in _cost_of(cluster).items():
         if ends in known and own.get(ends) == cost:  # no other machine with the same names
             price[cluster.index[ends[0]], cluster.index[ends[1]]] = 0.0
+    price.setflags(write=False)
     return price
+
+
+def sends_price_us(
+    problem: Problem, source: IntArray | Sequence[int], target: IntArray | Sequence[int]
+) -> float:
+    """Return what sends, one after another, may cost besides; the price in every comparison.
+
+    Parameters
+    ----------
+    source, target : int array or sequence of int, shape (n_sends,)
+        Device numbers.
+    """
+    return float(price_us(problem)[source, target].sum())
 
 
 def total_price_us(schedule: Schedule) -> float:
     """Return what all transfers of a plan may cost besides what is simulated."""
-    price = price_us(schedule.problem)[schedule.transfer_from, schedule.transfer_to]
-    return float(price.sum())
+    return sends_price_us(schedule.problem, schedule.transfer_from, schedule.transfer_to)
+
+
+def rounds_price_us(problem: Problem, devices: Sequence[int], n_rounds: int) -> float:
+    """Return what rounds may cost besides in which each of some devices sends to the next one."""
+    hops = permutations(devices, 2)
+    return n_rounds * max(sends_price_us(problem, [one], [other]) for one, other in hops)
 
 
 def is_told(cost_us: float, step_us: float) -> bool:
@@ -73,14 +96,20 @@ def find_stock_us(problem: Problem) -> float:
     return measured.stock_step_time_us or math.nan
 
 
-def about_price(schedule: Schedule) -> str:
-    """Say what the transfers of a plan may cost besides; empty if that does not matter."""
-    total_us = total_price_us(schedule)
-    if not is_told(total_us, schedule.makespan_us):
+def about_price(*priced: tuple[str, float, float]) -> str:
+    """Say what sends may cost besides; empty if that matters nowhere.
+
+    Parameters
+    ----------
+    *priced : (str, float, float)
+        Whose sends these are, such as ``the plan``, what all of them may cost, and the step time.
+    """
+    told = [f"{ms(us)} for {whose}" for whose, us, step in priced if is_told(us, step)]
+    if not told:
         return ""
     return (
-        f"Over a link that nobody has measured, a transfer costs some {PRICE_US:.0f} µs that no "
-        f"prediction counts: {ms(total_us)} in all."
+        f"Over a link that was never measured, a send costs some {PRICE_US:.0f} µs that no "
+        f"prediction counts. In all: {'; '.join(told)}."
     )
 
 

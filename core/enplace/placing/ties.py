@@ -32,7 +32,15 @@ from enplace.machine.pipelines.pipeline import planned_rule, simulate_pipeline
 from enplace.machine.subgraphs import count_returns
 from enplace.placing.candidates import unordered
 from enplace.placing.incumbents import BETTER
-from enplace.placing.prices import FAR_FEWER, FEW, MOST, PRICE_US, find_stock_us, price_us
+from enplace.placing.prices import (
+    FAR_FEWER,
+    FEW,
+    MOST,
+    PRICE_US,
+    find_stock_us,
+    price_us,
+    total_price_us,
+)
 from enplace.placing.rebalance import TIE, Around, exchanged, in_order, with_fewer_transfers
 from enplace.placing.settle import by_placed_rank, settle
 from enplace.placing.small import find_roomiest, is_small
@@ -328,8 +336,7 @@ class _Choice:
             found = simulate_pipeline(problem, plan, rule.pipeline, n, rule)
             peak_bytes = np.maximum(peak_bytes, found.peak_bytes)
         share = float((peak_bytes / problem.cluster.capacity_bytes).max())
-        price_us = self._price_us[schedule.transfer_from, schedule.transfer_to].sum()
-        charged_us = value_us + float(price_us)
+        charged_us = value_us + self.has_price * total_price_us(schedule)
         fullest = math.ceil(100 * share - 1e-9)
         return _Rated(schedule, value_us, charged_us, peak_bytes, fullest, returns)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
@@ -123,9 +124,10 @@ def _change(result: Result, other: Reference) -> str:
 
 def _compared_row(title: str, each: Reference, change: str) -> str:
     memory = f"{size(each.peak_bytes)} of {size(each.capacity_bytes)}"
+    time = ms(each.step_time_us) if math.isfinite(each.step_time_us) else ""
     unfit = "" if each.fits else ' class="bad"'
     return (
-        f"<tr><td>{escape(title)}</td><td>{ms(each.step_time_us)}</td>"
+        f"<tr><td>{escape(title)}</td><td>{time}</td>"
         f"<td{unfit}>{change if each.fits else 'does not fit, so it cannot run'}</td>"
         f"<td>{size(float(each.sent_bytes))}</td><td{unfit}>{memory}</td></tr>"
     )

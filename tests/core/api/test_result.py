@@ -189,10 +189,11 @@ def test_a_comparison_is_a_table(folder):
     table = found.to_pandas()
     assert table.index.tolist() == ["heft", "single"]
     assert table["step_time_us"].tolist() == [r.step_time_us for r in found.results.values()]
-    verdict, _, *rows = repr(found).splitlines()
+    verdict, shown, *_ = repr(found).split("\n\n")
     assert verdict.startswith("Data parallelism is faster: it takes 0.36 ms")
-    assert [row.split()[0] for row in rows] == ["method", "heft", "single", "data"]
+    assert [row.split()[0] for row in shown.splitlines()] == ["method", "heft", "single", "data"]
     assert [each.number for each in found.data_parallel] == [2]
+    assert [each.value_us for each in found.alternatives] == [found.data_parallel[0].step_time_us]
     assert len(pictures(found._repr_html_())) == 1
 
 

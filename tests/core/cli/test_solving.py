@@ -298,16 +298,17 @@ def test_compare_lists_the_methods_asked_for(enplace, folder):
     assert [entry["method"] for entry in done.document["methods"]] == ["single", "expert", "heft"]
     assert all(entry["error"] is None for entry in done.document["methods"])
     plain = enplace("compare", "p.json", "--cluster", "c.json", *methods)
-    first, _, *lines = plain.out.splitlines()
+    first, others, table, memory, *_ = plain.out.split("\n\n")
     assert first == done.document["verdict"]
-    assert [line.split()[0] for line in lines] == [
-        "method",
-        "single",
-        "expert",
-        "heft",
-        "data",
+    assert others.startswith("Of what needs no planner, data parallel, 2 replicas is predicted")
+    names = [line.split()[0] for line in table.splitlines()]
+    assert names == ["method", "single", "expert", "heft", "data"]
+    (shared,), (rival,) = done.document["data_parallel"], done.document["alternatives"]
+    assert rival["step_time_us"] == shared["step_time_us"]
+    assert [each["peak_bytes"] for each in rival["devices"][:2]] == [
+        each["peak_bytes"] for each in shared["shares"]
     ]
-    (shared,) = done.document["data_parallel"]
+    assert memory.startswith("Predicted, not measured:\ndata parallel, 2 replicas: ")
     assert (shared["replicas"], shared["gpus_each"]) == (2, 1)
     assert first.startswith(f"Data parallelism is faster: it takes {ms(shared['step_time_us'])}")
     assert [each["share"] for each in shared["shares"]] == [0.5, 0.5]

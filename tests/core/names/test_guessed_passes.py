@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from enplace.machine.op_passes import backward_ops, optimiser_ops
-from enplace.names.guessed_passes import backward_hint, may_have_backward, with_guessed_passes
+from enplace.names.guessed_passes import (
+    backward_hint,
+    may_have_backward,
+    says_backward,
+    with_guessed_passes,
+)
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
@@ -206,3 +211,9 @@ def test_a_second_version_with_a_prime_is_no_backward_pass():
     names = [name for i in range(6) for name in (f"layer{i}", f"layer{i}'")]
     profile = profile_of(dict.fromkeys(names, 1.0), [(a, b, 8) for a, b in pairwise(names)])
     assert with_guessed_passes(profile) is profile
+
+
+@pytest.mark.parametrize("prime", ["'", "\u2032", "\u2019", "\u02b9", "\u2033"])
+def test_a_gradient_may_be_typed_or_typeset_as_a_prime(prime):
+    assert says_backward(f"attn{prime}")
+    assert not says_backward(f"{prime}attn{prime}s")

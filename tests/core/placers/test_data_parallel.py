@@ -18,6 +18,7 @@ from enplace.placers.data_parallel import (
     mirrored,
     why_not_mirrored,
 )
+from enplace.placing.prices import PRICE_US
 from enplace.readers.clusters import presets
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
@@ -307,11 +308,16 @@ def test_a_prediction_is_a_guess_where_types_say_little():
 def test_what_sending_gradients_may_cost_is_told_where_no_one_measured_it():
     """Two replicas, 2 (n - 1) sends of 10 µs for one gradient; 5 % of 10 ms hide them."""
     profile = training()
-    assert (
-        "sending its gradients may take 0.020 ms more" in mirrored(Problem(profile, gpus(2))).guess
-    )
+    assert "0.020 ms for its gradients" in mirrored(Problem(profile, gpus(2))).doubt
     long = replace(profile, time_us=profile.time_us * 1000)
-    assert not mirrored(Problem(long, gpus(2))).guess
+    assert not mirrored(Problem(long, gpus(2))).doubt
+
+
+def test_every_gradient_that_no_kind_tells_is_a_send():
+    """Nothing updates the variable and the momentum, so each may have a gradient of its own."""
+    profile = training(without=("update",))
+    profile = replace(profile, op_passes=("",) * 6 + ("backward",))
+    assert mirrored(Problem(profile, gpus(2))).price_us == pytest.approx(2 * PRICE_US)
 
 
 def test_without_times_on_gpus_there_is_no_prediction():
@@ -320,7 +326,11 @@ def test_without_times_on_gpus_there_is_no_prediction():
     cluster = presets()["v100-2-pcie"]
     problem = Problem(replace(profile, time_us=on_cpus), cluster)
     assert mirrored(problem) is None
-    assert "no op has a time on a GPU" in why_not_mirrored(problem)
+    assert "without a time on a GPU" in why_not_mirrored(problem)
+    on_cpus[profile.index["read"], 0] = 1.0
+    one_op = Problem(replace(profile, time_us=on_cpus), cluster)
+    assert mirrored(one_op) is None
+    assert why_not_mirrored(one_op) == why_not_mirrored(problem)
 
 
 def test_gradients_that_no_kind_tells_are_as_large_as_the_weights():

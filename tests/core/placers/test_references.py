@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from enplace.frameworks.compared import FREE, OBEYING, find_references, result_for
 from enplace.frameworks.registry import exporters
 from enplace.placers import place
-from enplace.placers.compared import FREE, OBEYING, find_references, result_for
 from enplace.placers.data_parallel import ONE_SAMPLE, mirrored
 from enplace.placers.references import ALONE, EXPERT, alone_schedule, reference_schedule, verdict
 from enplace.text import ms
@@ -55,8 +55,8 @@ def test_a_file_that_shows_no_bound_and_no_other_plan_waits_for_none(form, monke
     def fail(*_):
         raise AssertionError("nobody asked for it")
 
-    monkeypatch.setattr("enplace.placers.compared.with_bound", fail)
-    monkeypatch.setattr("enplace.placers.compared.find_references", fail)
+    monkeypatch.setattr("enplace.frameworks.compared.with_bound", fail)
+    monkeypatch.setattr("enplace.frameworks.compared.find_references", fail)
     problem = Problem(profile_of({"a": 10.0}), cluster_of(1))
     schedule = place(problem, "single").schedule
     assert result_for(exporters()[form], schedule, problem, ALONE).schedule is schedule

@@ -1,4 +1,4 @@
-"""The line below the plans: what data parallelism would take, which is no plan of single ops."""
+"""The lines below the plans: what data parallelism and other choices of people would take."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from functools import partial
 from PySide6.QtCore import QObject, Qt
 from PySide6.QtWidgets import QLabel
 
+from enplace.frameworks.alternatives import find_alternatives
+from enplace.frameworks.registry import framework_of
+from enplace.machine.pipelines.pipeline import planned_rule
+from enplace.placers.alternatives import Alternative
 from enplace.placers.data_parallel import Replicas, mirrored, why_not_mirrored
 from enplace.text import count, ms, size
-from enplace.values.problem import Problem
+from enplace.values.plan import Plan
+from enplace.values.problem import STEP_TIME, Problem
 from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.model.document import Document
@@ -18,7 +23,8 @@ from enplace_studio.widgets.labels import plain_tip
 ABOUT = (
     "Every GPU has a copy of the whole model and takes its share of the batch; before the update, "
     "all sum their gradients. This is a prediction for comparison: it is no plan for single ops, "
-    "so there is nothing to show or drag."
+    "so there is nothing to show or drag. Of a PyTorch model, the other lines are what people pick "
+    "by rules of thumb."
 )
 
 
@@ -29,7 +35,7 @@ class ReplicasLine(QLabel):
         super().__init__()
         self._document = document
         self._background = Background(QObject(self))  # nobody waits for it: no busy cursor
-        self._asked: Problem | None = None
+        self._asked: tuple[object, ...] = ()
         self._found = ""
         self.setProperty("role", "dim")
         self.setWordWrap(True)
@@ -44,11 +50,13 @@ class ReplicasLine(QLabel):
         if project is None or project.current is None:
             self.hide()
             return
-        problem, asked = project.problem, self._asked
-        if asked is None or (problem.profile, problem.cluster) != (asked.profile, asked.cluster):
-            self._asked, self._found = problem, ""
+        problem = project.problem
+        plan = project.current.plan
+        asked = problem.profile, problem.cluster, plan.objective, plan.load_rule
+        if asked != self._asked:
+            self._asked, self._found = asked, ""
             self._background.forget()
-            self._background.start(partial(_predict, problem), self._keep)
+            self._background.start(partial(_predict, problem, plan), self._keep)
         self._show()
 
     def _keep(self, found: str) -> None:
@@ -60,12 +68,24 @@ class ReplicasLine(QLabel):
         self.setText(self._found)
 
 
-def _predict(problem: Problem) -> str:
-    """Describe data parallelism, or say why it cannot be predicted; empty if there is none."""
-    if why := why_not_mirrored(problem):
-        return why
-    found = mirrored(problem)
-    return describe(found) if found else ""
+def _predict(problem: Problem, plan: Plan) -> str:
+    """Describe what people pick instead, or say why it cannot be predicted."""
+    lines = []
+    if plan.objective == STEP_TIME:
+        found = mirrored(problem)
+        lines.append(why_not_mirrored(problem) or (describe(found) if found else ""))
+    others = find_alternatives(problem, plan.objective, rule=planned_rule(plan))
+    lines += [_describe_other(each, plan.objective) for each in others]
+    text = "\n".join(filter(None, lines))
+    return framework_of(problem.measured_profile).in_own_words(text)
+
+
+def _describe_other(each: Alternative, objective: str) -> str:
+    """Describe what has no replicas in short."""
+    if not each.fits:
+        return f"{each.name}: does not fit, {each.why_not or each.memory}"
+    unit = "per step" if objective == STEP_TIME else "per sample"
+    return f"{each.name}: {ms(each.value_us)} {unit}, {each.memory}."
 
 
 def describe(found: Replicas) -> str:

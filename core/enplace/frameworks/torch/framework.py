@@ -140,6 +140,8 @@ FRAMEWORK = Framework(
     "so the script's own step is shorter.",
     grains={"module": find_modules, "block": find_blocks},
     usual_grains={THROUGHPUT: "block"},
+    data_parallel="DDP",
+    alternatives="enplace.frameworks.torch.alternatives:find_torch_alternatives",
     exporters=(
         Exporter(
             "device-map",

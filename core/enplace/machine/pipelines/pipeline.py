@@ -295,12 +295,12 @@ def samples_that_fill(problem: Problem, rule: LoadRule) -> int:
     return rule.microbatches if rule.pipeline == "gpipe" else 3 * problem.cluster.n_devices
 
 
-@lru_cache(maxsize=1)  # the text, the numbers and the mends of one answer ask for it
 def counts_in_flight(problem: Problem, rule: LoadRule) -> bool:
     """Whether samples in flight count towards memory; those that never go back leave nothing."""
     return rule.in_flight and bool(backward_ops(problem).any())
 
 
+@lru_cache(maxsize=8)  # the text, the numbers and the mends of one answer ask for it
 def fill_pipeline(problem: Problem, plan: Plan) -> PipelineSchedule | None:
     """Simulate a plan for throughput in training with as many samples as it ever holds.
 

@@ -1,12 +1,18 @@
-"""What a file that people read compares a plan with: other plans, and data parallelism."""
+"""What a file that people read compares a plan with: other plans, and what needs none."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from enplace.bounds import with_bound
-from enplace.placers.data_parallel import Replicas, mirrored, why_not_mirrored
+from enplace.frameworks.alternatives import find_alternatives
+from enplace.frameworks.registry import framework_of
+from enplace.placers.alternatives import Alternative
+from enplace.placers.data_parallel import mirrored, why_not_mirrored
 from enplace.placers.references import EXPERT, alone_schedule, reference_schedule
+from enplace.placing.prices import about_price
 from enplace.values.problem import STEP_TIME, Problem
 from enplace.values.result import Reference, Result, reference_of
 from enplace.values.schedule import Schedule
@@ -38,7 +44,7 @@ def result_for(
     if exporter.shows_references and model is not None:
         result = replace(result, references=find_references(model, alone))
         if result.objective == STEP_TIME:
-            result = _with_replicas(result, model)
+            result = _with_alternatives(result, model)
     return result
 
 
@@ -55,20 +61,27 @@ def find_references(problem: Problem, alone: str) -> dict[str, Reference]:
     return {title: reference_of(schedule) for title, schedule in found.items() if schedule}
 
 
-def _with_replicas(result: Result, model: Problem) -> Result:
-    """Add data parallelism, or why there is none."""
-    if (found := mirrored(model)) is None:
-        return replace(result, about_references=why_not_mirrored(model))
-    return replace(result, references={**result.references, found.name: _reference_to(found)})
-
-
-def _reference_to(found: Replicas) -> Reference:
-    each = [reference_of(replica.alone) for replica in found.replicas]
-    fullest = max(each, key=lambda one: one.peak_bytes / max(one.capacity_bytes, 1))
+def _with_alternatives(result: Result, model: Problem) -> Result:
+    """Add data parallelism, or why there is none, and what else people pick."""
+    replicas = mirrored(model)
+    why_not = "" if replicas else why_not_mirrored(model)
+    found = find_alternatives(model, STEP_TIME, [replicas] if replicas else [])
     return replace(
-        fullest,
-        step_time_us=found.step_time_us,
-        fits=found.fits,
-        sent_bytes=found.sent_bytes,
-        about=found.about,
+        result,
+        references={**result.references, **{each.name: _reference_to(each) for each in found}},
+        about_references=framework_of(model.measured_profile).in_own_words(why_not),
+    )
+
+
+def _reference_to(found: Alternative) -> Reference:
+    capacity_bytes = found.cluster.capacity_bytes
+    fullest = int(np.argmax(found.peak_bytes / np.maximum(capacity_bytes, 1)))
+    price = about_price(("its sends", found.price_us, found.value_us))
+    return Reference(
+        found.value_us,
+        found.fits,
+        found.sent_bytes,
+        int(found.peak_bytes[fullest]),
+        int(capacity_bytes[fullest]),
+        " ".join(filter(None, (found.notes, price))),
     )

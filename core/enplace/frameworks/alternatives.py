@@ -1,0 +1,95 @@
+"""What the people of a model's framework would pick instead of a plan, data parallelism first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from enplace.frameworks.framework import load_function
+from enplace.frameworks.microbatches import Microbatches
+from enplace.frameworks.registry import framework_of
+from enplace.placers.alternatives import (
+    Alternative,
+    plan_as_alternative,
+    replicas_as_alternative,
+)
+from enplace.placers.batch_shares import share_of_batch
+from enplace.placers.data_parallel import NO_ROOM, Replicas, all_mirrored, why_not_mirrored
+from enplace.processes.worker import never
+from enplace.values.load_rule import PIPELINES, USUAL, LoadRule
+from enplace.values.plan import Plan
+from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
+
+
+def find_alternatives(
+    problem: Problem,
+    objective: str,
+    rivals: Iterable[Replicas] = (),
+    rule: LoadRule = USUAL,
+    cancelled: Callable[[], bool] = never,
+) -> list[Alternative]:
+    """Predict what a person would pick instead of a plan, under the names that this person uses.
+
+    Parameters
+    ----------
+    rivals : iterable of Replicas
+        Data parallelism, as it was predicted.
+    rule : LoadRule
+        The schedule of pipelines, for the throughput.
+    """
+    framework = framework_of(problem.measured_profile)
+    found = [replicas_as_alternative(each) for each in rivals]
+    found = [replace(each, name=framework.in_own_words(each.name)) for each in found]
+    if not framework.alternatives:
+        return found
+    if objective == STEP_TIME and not found and why_not_mirrored(problem) == NO_ROOM:
+        found.append(_without_room(problem, framework.data_parallel))
+    others: list[Alternative] = load_function(framework.alternatives)(
+        problem, objective, rule, cancelled
+    )
+    return found + others
+
+
+def alternatives_of_run(
+    problem: Problem, plan: Plan, wanted: Microbatches | None, predicted_us: float
+) -> tuple[str, list[Alternative]]:
+    """Predict what a person would pick instead of a plan that ran, and the plan, which comes first.
+
+    Parameters
+    ----------
+    predicted_us : float
+        What was predicted for the step of the run; NaN if nothing was.
+
+    Returns
+    -------
+    objective : str
+        Of what is predicted: for a pipeline, the time of a micro-batch.
+    found : list of Alternative
+        Nothing where the framework names no alternatives.
+    """
+    framework = framework_of(problem.measured_profile)
+    objective = STEP_TIME if wanted is None else THROUGHPUT
+    if not framework.alternatives or plan.splits:
+        return objective, []
+    rule = USUAL
+    if wanted is not None:
+        part = share_of_batch(problem.measured_profile, 1 / wanted.number)
+        problem = Problem(part, problem.cluster)
+        kind = wanted.schedule if wanted.schedule in PIPELINES else USUAL.pipeline
+        rule = LoadRule(pipeline=kind, microbatches=wanted.number)
+    rivals = all_mirrored(problem) if wanted is None else []
+    own = plan_as_alternative(problem, replace(plan, method="this plan"), objective, rule)
+    if wanted is None and math.isfinite(predicted_us):
+        own = replace(own, value_us=predicted_us)
+    return objective, [own, *find_alternatives(problem, objective, rivals, rule)]
+
+
+def _without_room(problem: Problem, name: str) -> Alternative:
+    """Return data parallelism whose variables alone fill more than all cards but one."""
+    peak_bytes = np.zeros(problem.cluster.n_devices, dtype=np.int64)
+    peak_bytes[problem.cluster.gpus] = problem.measured_profile.persistent_bytes.sum()
+    why = "fewer than two cards have room for the variables"
+    return Alternative(name, problem.cluster, math.nan, peak_bytes, why_not=why)
