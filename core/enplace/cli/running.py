@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -111,6 +112,7 @@ def run(
     if wanted is not None or chosen.recompute:
         check_runnable(chosen, problem.cluster)
     source = find_source(given, trust, problem)
+    source.framework.check_hosts(problem, chosen, os.path.basename(source.path))
     where = devices or devices_for(problem.cluster, problem.profile.measured)
     timed: Replicas = "always" if data_parallel else "quick"
     request = RunRequest(source, where, steps, wishes, repeat=repeat, data_parallel=timed)

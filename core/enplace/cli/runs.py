@@ -168,17 +168,18 @@ def _result_rows(run: MeasuredRun) -> list[list[str]]:
     """Compare loss and weights with those of the run without the plan."""
     against = "from the run without the plan"
     loss, weights = _difference(run.loss_difference), _difference(run.weights_difference)
+    gradients = run.facts.get("gradients_difference")
+    shown = "" if gradients is None else _difference(gradients)
     if not (run.differs and run.rounds):
         rows = [["loss differs by", loss, against], ["weights differ by", weights, ""]]
-        if (gradients := run.facts.get("gradients_difference")) is not None:
-            rows.append(["gradients differ by", _difference(gradients), ""])
-        return rows
-    return [
+        return [*rows, ["gradients differ by", shown, ""]] if shown else rows
+    rows = [
         ["first step differs by", _difference(run.first_step_difference), against],
         _rounding(run),
         ["loss drifts by", loss, "over all steps"],
         ["weights drift by", weights, ""],
     ]
+    return [*rows, ["gradients drift by", shown, "until timing begins"]] if shown else rows
 
 
 def _rounding(run: MeasuredRun) -> list[str]:

@@ -21,6 +21,8 @@ from enplace.frameworks.devices import LOCAL, has_gpus
 from enplace.option import Option, read_values
 from enplace.processes.worker import CRASHES, WorkerProgram, signal_name
 from enplace.text import listed, one_line, shortened
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.writers.registry import Exporter
 
@@ -117,6 +119,9 @@ class Framework:
         Whether it runs and measures models; one that does not only reads their graphs.
     server : WorkerProgram or None
         Serves one task of a cluster of several hosts; None if it runs on one host only.
+    host_lines : callable or None
+        Takes a problem, a plan and a script; returns the command that a person starts on each host
+        of the plan. None if servers run there.
     has_logical_devices : bool
         Whether it divides a CPU or a GPU into several devices.
     estimates_batches : bool
@@ -162,6 +167,7 @@ class Framework:
     recognise: Callable[[Path], tuple[Path, str]]
     runs: bool = False
     server: WorkerProgram | None = None
+    host_lines: Callable[[Problem, Plan, str], list[str]] | None = None
     has_logical_devices: bool = False
     estimates_batches: bool = False
     has_labels: bool = False
@@ -217,6 +223,22 @@ class Framework:
             raise ClusterError(
                 f"'{text}': {self.name} does not divide a device into logical ones; use cpu:1 or "
                 f"whole GPUs"
+            )
+
+    def check_hosts(self, problem: Problem, plan: Plan, script: str) -> None:
+        """Refuse to run a plan on several hosts where a person starts each of them.
+
+        Raises
+        ------
+        ClusterError
+            With what to start.
+        """
+        lines = self.host_lines(problem, plan, script) if self.host_lines else []
+        if len(lines) > 1:
+            raise ClusterError(
+                f"the plan is for {len(lines)} hosts, each of which starts its own part: let "
+                f"{script} call enplace.apply with this plan and a pipeline, and start there: "
+                f"{'; '.join(lines)}"
             )
 
     def uses_labels(self, devices: str) -> bool:

@@ -110,6 +110,7 @@ def run_job(request: RunRequest, problem: Problem, plan: Plan) -> Job:
         If the model's framework cannot have the devices, or cannot do what is wished.
     """
     source = request.source
+    source.framework.check_hosts(problem, plan, os.path.basename(source.path))
     _check_devices(source, request.devices, for_run=True)
     details = {
         "source": source.to_json(),

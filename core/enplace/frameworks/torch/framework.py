@@ -17,6 +17,7 @@ from enplace.frameworks.torch.device_map import (
     write_map,
 )
 from enplace.frameworks.torch.exports import EXPORTERS
+from enplace.frameworks.torch.hosts import host_lines
 from enplace.frameworks.wishes import (
     GRAPH_BATCH_SIZE,
     GRAPH_SIZES,
@@ -115,6 +116,7 @@ FRAMEWORK = Framework(
     extra="torch",
     worker=scratch_program("enplace.frameworks.torch.worker:work", "PyTorch", explain_end),
     runs=True,
+    host_lines=host_lines,
     has_labels=True,
     applier="enplace.frameworks.torch.pipelines.apply:apply",
     apply_options=(PIPELINE, MICROBATCHES),

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from enplace.errors import ClusterError, FileError
@@ -10,10 +11,13 @@ from enplace.frameworks.registry import (
 from enplace.frameworks.roofline import GPUS
 from enplace.frameworks.source import source_from_json, source_of
 from enplace.frameworks.torch.error_text import describe_out_of_memory, explain
+from enplace.frameworks.torch.hosts import stage_devices
 from enplace.frameworks.torch.measure.measure import estimated_profile
 from enplace.frameworks.torch.names import UniqueNames, scope_of_module
+from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.clusters import presets
 from enplace.values.measurement import Measurement
+from enplace.values.plan import Plan, follow_graph
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
 from torch_steps import read_step
 
@@ -106,3 +110,29 @@ def test_labels_are_for_runs_alone():
     assert framework.uses_labels("cpu:2")
     assert not framework.uses_labels("gpu:2")
     assert not frameworks()["tensorflow"].uses_labels("cpu:2")
+
+
+def test_a_plan_for_several_hosts_says_what_to_start_on_each():
+    profile = estimated_profile("mlp", read_step("mlp"), GPUS["h100"], Measurement())
+    tasks = ["/job:worker/task:0", "/job:worker/task:1"]
+    devices = [
+        {"name": f"{task}/device:GPU:0", "kind": "gpu", "capacity_bytes": 2**34} for task in tasks
+    ]
+    devices.append({"name": f"{tasks[0]}/device:CPU:0", "kind": "cpu", "capacity_bytes": 2**34})
+    cost = {"b0_us": 60.0, "b1_us_per_byte": 8e-05}
+    links = dict.fromkeys(("gpu-gpu", "gpu-cpu", "cpu-gpu"), cost)
+    hosts = {tasks[0]: "10.0.0.1:2222", tasks[1]: "10.0.0.2:2222"}
+    text = {"format": "enplace-cluster/1", "name": "two", "devices": devices}
+    cluster = cluster_from_json({**text, "default_links": links, "hosts": hosts}, "cluster")
+    order = follow_graph(profile, np.arange(profile.n_ops))
+    device = (order < profile.n_ops // 8).astype(np.int64)
+    device[[name.startswith("input") for name in profile.op_names]] = 2  # no stage
+    plan = Plan(device, order, method="test")
+    with pytest.raises(ClusterError) as refused:
+        frameworks()["torch"].check_hosts(Problem(profile, cluster), plan, "train.py")
+    for host in (0, 1):
+        assert (
+            f"torchrun --nnodes 2 --node-rank {host} --master-addr 10.0.0.1 --master-port 2222 "
+            f"--nproc-per-node 1 train.py"
+        ) in str(refused.value)
+    assert stage_devices(Problem(profile, cluster), plan) == [1, 0]  # by what comes first

@@ -7,9 +7,11 @@ each card does the part that is planned for it, in whatever order ``torchrun`` c
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import random
 import socket
+import struct
 import sys
 from dataclasses import dataclass
 
@@ -19,16 +21,17 @@ import torch.distributed as dist
 
 from enplace.errors import ClusterError, EnplaceError, PlanError
 from enplace.frameworks.torch.error_text import first_line
-from enplace.names.passes import BACKWARD, UPDATE
-from enplace.names.scopes import INPUT
+from enplace.frameworks.torch.hosts import (
+    devices_of,
+    stage_devices,
+    start_lines,
+    tasks_of,
+)
 from enplace.text import count, listed
 from enplace.values.cluster import Cluster
-from enplace.values.device_names import device_label, task_of
+from enplace.values.device_names import device_label
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
-
-_EARLY = 10
-"""Percentage of a device's forward ops before which its first stage is taken to begin."""
 
 
 @dataclass(frozen=True)
@@ -51,30 +54,6 @@ class Member:
     order: list[int]
     device: torch.device
     is_bound: bool
-
-
-def stage_devices(problem: Problem, plan: Plan) -> list[int]:
-    """Return the devices that have stages, in the order of their first ones."""
-    names = [name.partition("/")[0] for name in problem.profile.op_names]
-    forward = np.array([name not in (BACKWARD, UPDATE, INPUT) for name in names])
-    begins = {
-        device: float(np.percentile(plan.position[forward & (plan.device == device)], _EARLY))
-        for device in np.unique(plan.device[forward]).tolist()
-    }
-    return sorted(begins, key=begins.__getitem__)
-
-
-def start_lines(cluster: Cluster, devices: list[int], script: str) -> list[str]:
-    """Return the command that starts a script as a pipeline, for each host."""
-    tasks = _tasks(cluster, devices)
-    if len(tasks) == 1:
-        return [f"torchrun --nproc-per-node {len(devices)} {script}"]
-    address = dict(cluster.hosts).get(tasks[0], "").rpartition(":")[0] or "HOST"
-    return [
-        f"torchrun --nnodes {len(tasks)} --node-rank {number} --master-addr {address} "
-        f"--nproc-per-node {len(_of_task(cluster, devices, task))} {script}"
-        for number, task in enumerate(tasks)
-    ]
 
 
 def join(problem: Problem, plan: Plan, agreed: bytes) -> Member:
@@ -130,7 +109,7 @@ def _find_place(cluster: Cluster, devices: list[int]) -> Member:
         raise ClusterError(
             f"{needs}, and there are {world} processes; start the script by: {lines}"
         )
-    tasks = _tasks(cluster, devices)
+    tasks = tasks_of(cluster, devices)
     local, of_host = (
         int(os.environ.get(name, other))
         for name, other in (("LOCAL_RANK", os.environ["RANK"]), ("LOCAL_WORLD_SIZE", world))
@@ -140,7 +119,7 @@ def _find_place(cluster: Cluster, devices: list[int]) -> Member:
     is_bound = on_cards or len(tasks) > 1
     if not is_bound:
         return Member(int(os.environ["RANK"]), devices, torch.device("cpu"), is_bound)
-    own = _of_task(cluster, devices, tasks[_number_of_host(cluster, tasks)])
+    own = devices_of(cluster, devices, tasks[_number_of_host(cluster, tasks)])
     if of_host != len(own):
         raise ClusterError(
             f"{needs}, {len(own)} of them on this host, where {count(of_host, 'process')} of "
@@ -157,32 +136,49 @@ def _find_place(cluster: Cluster, devices: list[int]) -> Member:
     return Member(devices.index(own[local]), devices, device, is_bound)
 
 
-def _tasks(cluster: Cluster, devices: list[int]) -> list[str]:
-    return list(dict.fromkeys(task_of(cluster.devices[each].name) for each in sorted(devices)))
-
-
-def _of_task(cluster: Cluster, devices: list[int], task: str) -> list[int]:
-    return [each for each in sorted(devices) if task_of(cluster.devices[each].name) == task]
-
-
 def _number_of_host(cluster: Cluster, tasks: list[str]) -> int:
     """Return which of the hosts this is: the one with an address of this machine.
 
     Where several or none have one, ``torchrun`` says so; its order may be that of arrival.
     """
     addresses = dict(cluster.hosts)
-    here = [number for number, task in enumerate(tasks) if _is_here(addresses.get(task, ""))]
-    number = here[0] if len(here) == 1 else int(os.environ.get("GROUP_RANK", 0))
-    return min(number, len(tasks) - 1)
+    own = [addresses.get(task, "").rpartition(":")[0].strip("[]") for task in tasks]
+    here = [number for number, address in enumerate(own) if _is_here(address)]
+    if len(here) != 1:
+        return min(int(os.environ.get("GROUP_RANK", 0)), len(tasks) - 1)
+    if name := _interface_with(own[here[0]]):  # a name of the host may lead to another one
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+    return here[0]
 
 
 def _is_here(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
     try:
-        with socket.create_server((host, 0)):
-            return bool(host)
+        with socket.create_server((address, 0)):
+            return bool(address)
     except OSError:
         return False
+
+
+def _interface_with(address: str) -> str:
+    """Return the network interface that has an address; empty if the system does not say."""
+    try:
+        ioctl = importlib.import_module("fcntl").ioctl
+    except ImportError:
+        return ""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            try:
+                found = ioctl(asking, _ADDRESS, struct.pack("256s", name.encode()))
+            except OSError:
+                continue  # it has none
+            if socket.inet_ntoa(found[20:24]) == socket.gethostbyname(address):
+                return name
+    return ""
+
+
+_ADDRESS = 0x8915
+"""Asks Linux for the address of an interface."""
 
 
 def _meet(member: Member) -> None:

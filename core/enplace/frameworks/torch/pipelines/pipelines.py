@@ -22,7 +22,7 @@ from enplace.frameworks.devices import LOCAL
 from enplace.frameworks.measured import MeasuredRun, median_us, quartiles_us, run_by_module
 from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.torch.error_text import lacking
-from enplace.frameworks.torch.pipelines.joining import stage_devices
+from enplace.frameworks.torch.hosts import stage_devices
 from enplace.frameworks.torch.pipelines.pipeline_files import (
     ANSWER,
     JOB,
@@ -34,6 +34,7 @@ from enplace.frameworks.torch.pipelines.pipeline_files import (
 )
 from enplace.frameworks.torch.run.comparison import (
     AFTER_FIRST,
+    GRADIENTS,
     LOSS,
     WEIGHTS,
     about_run,
@@ -47,7 +48,7 @@ from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule, s
 from enplace.processes import redirect
 from enplace.processes.wire import Message, encode, read
 from enplace.processes.worker import Report, WorkerError
-from enplace.text import count, listed
+from enplace.text import count, finite, listed
 from enplace.values.batch import with_batch
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -261,7 +262,7 @@ def _seen(
 
 
 def _compared(run: MeasuredRun, answers: Sequence[Message], plain: Message) -> MeasuredRun:
-    """Compare losses with those of the plain script, and weights, of which each stage has its own.
+    """Compare losses, and weights and gradients, of which each stage has its own, with plain ones.
 
     Sums over micro-batches round differently from one over the batch.
     """
@@ -274,7 +275,7 @@ def _compared(run: MeasuredRun, answers: Sequence[Message], plain: Message) -> M
         known = group_of(theirs, group)
         return {name: known[name] for name in ours if name in known}
 
-    weights, first = together(WEIGHTS), together(AFTER_FIRST)
+    weights, first, gradients = map(together, (WEIGHTS, AFTER_FIRST, GRADIENTS))
     ours = way_of(steps_of(answers[0].arrays), first)
     other = way_of(steps_of(theirs), same(AFTER_FIRST, first))
     times_us = plain.details["times_us"]
@@ -288,6 +289,7 @@ def _compared(run: MeasuredRun, answers: Sequence[Message], plain: Message) -> M
             **run.facts,
             "stock_quartiles_us": quartiles_us(times_us),
             "tolerance": FIVE_DIGITS,
+            "gradients_difference": finite(difference_of(gradients, same(GRADIENTS, gradients))),
             "weights_compared": len(weights),
         },
     )

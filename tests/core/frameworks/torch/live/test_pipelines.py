@@ -7,12 +7,13 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from enplace.errors import ClusterError, PlanError  # noqa: E402
+from enplace.errors import ClusterError, EnplaceError, PlanError  # noqa: E402
 from enplace.frameworks.jobs import RunRequest, run_job  # noqa: E402
 from enplace.frameworks.microbatches import Microbatches  # noqa: E402
 from enplace.frameworks.source import source_of  # noqa: E402
 from enplace.frameworks.torch.measure.measure import measured_profile  # noqa: E402
 from enplace.frameworks.torch.open.scripts import record_script  # noqa: E402
+from enplace.frameworks.torch.pipelines import pipelines  # noqa: E402
 from enplace.frameworks.torch.pipelines.pipelines import check_pipeline, run_pipeline  # noqa: E402
 from enplace.frameworks.torch.pipelines.stages import PART, cut_tape  # noqa: E402
 from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape  # noqa: E402
@@ -176,6 +177,7 @@ def test_a_pipeline_of_two_processes_trains_like_the_script(tmp_path, schedule):
     assert run.first_step_difference < 1e-5
     assert run.loss_difference < 1e-4
     assert run.weights_difference < 1e-3
+    assert 0 < run.facts["gradients_difference"] < 1e-5
     assert run.facts["weights_compared"] == 7  # one of them shared
     assert run.as_planned
     assert run.pipeline["shared_parameters"] == 1
@@ -193,9 +195,12 @@ def test_where_a_process_dies_the_others_end_and_a_line_says_so(tmp_path):
         run_pipeline(problem, plan, wanted, job, profile, None, ignore)
 
 
-def test_pipelines_that_cannot_run_are_refused_before_anything_runs(tmp_path):
+def test_pipelines_that_cannot_run_are_refused_before_anything_runs(tmp_path, monkeypatch):
     _, problem, plan, wanted, _ = pipeline(tmp_path)
     with pytest.raises(PlanError, match=r"as gpipe, 1f1b, .*not as inference"):
         check_pipeline(problem, plan, Microbatches("inference", 4), "cpu:2")
     with pytest.raises(ClusterError, match="a pipeline has a process for each; there are 1"):
         check_pipeline(problem, plan, wanted, "cpu:1")
+    monkeypatch.setattr(pipelines, "find_spec", lambda name: None)
+    with pytest.raises(EnplaceError, match="has no torchrun"):
+        check_pipeline(problem, plan, wanted, "cpu:2")

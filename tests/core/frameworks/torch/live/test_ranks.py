@@ -1,5 +1,8 @@
 """Scripts that apply a plan as a pipeline, under `torchrun`; `make test-torch` runs them."""
 
+import os
+import signal
+import socket
 import subprocess
 import sys
 
@@ -10,11 +13,13 @@ torch = pytest.importorskip("torch")
 
 from enplace.errors import ClusterError, EnplaceError  # noqa: E402
 from enplace.frameworks.source import source_of  # noqa: E402
+from enplace.frameworks.torch.hosts import host_lines  # noqa: E402
 from enplace.frameworks.torch.measure.measure import measured_profile  # noqa: E402
 from enplace.frameworks.torch.open.scripts import record_script  # noqa: E402
 from enplace.frameworks.torch.pipelines import joining  # noqa: E402
 from enplace.machine import simulate  # noqa: E402
 from enplace.processes.worker import ignore  # noqa: E402
+from enplace.readers.cluster_json import cluster_from_json  # noqa: E402
 from enplace.readers.clusters import presets  # noqa: E402
 from enplace.values.measurement import Measurement  # noqa: E402
 from enplace.values.plan import Plan, follow_graph  # noqa: E402
@@ -97,10 +102,15 @@ def made_plan(tmp_path, script=SCRIPT, cluster=None):
     return problem, plan
 
 
-def torchrun(tmp_path, *words, options=("--standalone", "--nproc-per-node=2")):
-    command = [sys.executable, "-m", "torch.distributed.run", *options, "train.py", *words]
+def torchrun(tmp_path, *words, options=("--standalone", "--nproc-per-node=2"), before=()):
+    starts = [*before, sys.executable, "-m", "torch.distributed.run"]
     return subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*starts, *options, "train.py", *words],
+        cwd=tmp_path,
+        env={**os.environ, "RES_OPTIONS": "timeout:1 attempts:1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -113,7 +123,7 @@ def test_a_script_under_torchrun_prints_what_it_prints_alone_in_each_process(tmp
     alone = [sys.executable, "train.py"]
     plain = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=True)
     run = torchrun(tmp_path, "plan.json", options=("--standalone", "--nproc-per-node=2", "--tee=1"))
-    out, error = run.communicate(timeout=120)
+    out, error = run.communicate(timeout=60)
     assert not run.returncode, error
     expected = numbers(plain.stdout)
     for rank in range(2):
@@ -135,4 +145,163 @@ def test_a_script_that_torchrun_did_not_start_so_says_how(tmp_path, monkeypatch)
     for number in ("1", "3"):
         monkeypatch.setenv("WORLD_SIZE", number)
         with pytest.raises(ClusterError, match=f"there are {number} processes; start the script"):
+            joining.join(problem, plan, b"")
+
+
+@pytest.fixture
+def two_hosts():
+    """Two network namespaces with a cable between them; the commands that run something in each."""
+    names = [f"enplace{os.getpid()}{end}" for end in "ab"]
+    cable = [f"e{os.getpid()}{end}" for end in "ab"]
+
+    def ip(*words):
+        return subprocess.run(["ip", *words], check=False, capture_output=True).returncode == 0
+
+    try:
+        made = all(ip("netns", "add", name) for name in names)
+        made &= ip("link", "add", cable[0], "type", "veth", "peer", "name", cable[1])
+        for number, (name, end) in enumerate(zip(names, cable, strict=True), 1):
+            made &= ip("link", "set", end, "netns", name)
+            made &= ip("-n", name, "addr", "add", f"10.231.7.{number}/24", "dev", end)
+            made &= all(ip("-n", name, "link", "set", each, "up") for each in (end, "lo"))
+        if not made:
+            pytest.skip("network namespaces are not permitted here")
+        yield [["ip", "netns", "exec", name] for name in names]
+    finally:
+        for name in names:
+            found = subprocess.run(["ip", "netns", "pids", name], check=False, capture_output=True)
+            for process in found.stdout.split():
+                os.kill(int(process), signal.SIGKILL)
+            ip("netns", "del", name)
+
+
+def cluster_of_two_hosts():
+    return cluster_from_json(
+        {
+            "format": "enplace-cluster/1",
+            "name": "two hosts",
+            "devices": [
+                {
+                    "name": f"/job:worker/task:{n}/device:CPU:0",
+                    "kind": "cpu",
+                    "capacity_bytes": 2**34,
+                }
+                for n in range(2)
+            ],
+            "default_links": {"cpu-cpu": {"b0_us": 60.0, "b1_us_per_byte": 8e-05}},
+            "hosts": {f"/job:worker/task:{n}": f"10.231.7.{n + 1}:29517" for n in range(2)},
+        },
+        "cluster",
+    )
+
+
+def test_stages_on_two_hosts_find_theirs_in_whatever_order_they_arrive(tmp_path, two_hosts):
+    problem, plan = made_plan(tmp_path, cluster=cluster_of_two_hosts())
+    alone = [sys.executable, "train.py"]
+    plain = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=True)
+    lines = host_lines(problem, plan, "train.py")
+    assert (
+        "torchrun --nnodes 2 --node-rank 1 --master-addr 10.231.7.1 --master-port 29517" in lines[1]
+    )
+    runs = []
+    for host, line in enumerate(lines):
+        words = line.split()[1:-1]
+        words[words.index("--node-rank") + 1] = str(1 - host)  # the other way round
+        words[words.index("--master-addr") + 1] = "10.231.7.2"
+        runs.append(torchrun(tmp_path, "plan.json", options=words, before=two_hosts[host]))
+    found = [run.communicate(timeout=60) for run in runs]
+    expected = numbers(plain.stdout)
+    for host, (run, (out, error)) in enumerate(zip(runs, found, strict=True)):
+        assert not run.returncode, error
+        assert numbers(out)[:4] == pytest.approx(expected[:4], rel=1e-5)
+        assert f"stage {host} of 2, worker {host} CPU 0: 12 steps" in error
+
+
+def with_steps(*lines):
+    """Return the script with other steps."""
+    return SCRIPT.partition("optimizer = ")[0] + "\n".join([*lines, ""])
+
+
+ODD = """
+import copy, os, types
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+x, y = torch.randint(0, 16, (2, 8, 5))
+
+class DistributedDataParallel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.module = model
+
+def refused(function):
+    try:
+        function()
+    except Exception as error:
+        print(type(error).__name__, error)
+
+def early():
+    print(loss_of(model(x), y).item())
+
+other = nn.Linear(5, 5)
+refused(lambda: other(x.float()).sum().backward())
+out = model(x)
+loss = loss_of(out, y)
+loss.backward()
+refused(lambda: (out.argmax(-1) == y).sum())
+refused(loss.backward)
+refused(lambda: copy.deepcopy(model).eval()(x))
+refused(lambda: DistributedDataParallel()(x))
+refused(lambda: optimizer.step(lambda: loss))
+refused(lambda: model(x + int(os.environ["RANK"])))
+refused(early)
+os._exit(0)
+"""
+WHY = (
+    "PlanError the plan was made for another model than Linear",
+    "PipelineRefusedError the script uses what its model gave after loss.backward()",
+    "PipelineRefusedError the script goes backward twice from one call of its model",
+    "PipelineRefusedError the script calls a copy of its model",
+    "PipelineRefusedError the script wraps its model in DistributedDataParallel",
+    "PipelineRefusedError SGD gets a closure",
+    "PipelineRefusedError the processes have different batches",
+    "PipelineRefusedError the script reads a value of its step before it goes backward",
+)
+
+
+def test_what_a_stage_cannot_do_is_refused_in_a_line(tmp_path):
+    made_plan(tmp_path)
+    (tmp_path / "train.py").write_text(with_steps(ODD))
+    options = ("--standalone", "--nproc-per-node=2", "--local-ranks-filter=1")
+    out, error = torchrun(tmp_path, "plan.json", options=options).communicate(timeout=60)
+    lines = out.splitlines()
+    assert len(lines) == len(WHY), error
+    for line, why in zip(lines, WHY, strict=True):
+        assert why in line
+
+
+def test_where_a_process_dies_or_has_another_plan_nothing_is_left_running(tmp_path):
+    made_plan(tmp_path)
+    script = SCRIPT.replace("sys.argv[1], ", "sys.argv[1 + int(os.environ['RANK'])], ")
+    script = script.replace("import sys", "import os, sys\nprint(os.getpid(), flush=True)", 1)
+    dies = "if optimizer.state and os.environ['RANK'] == '1': os.kill(os.getpid(), 9)"
+    script = script.replace("optimizer.zero_grad()", f"optimizer.zero_grad()\n        {dies}")
+    (tmp_path / "train.py").write_text(script)
+    (tmp_path / "other.json").write_text((tmp_path / "plan.json").read_text() + "\n")
+    for second in ("plan.json", "other.json"):
+        run = torchrun(tmp_path, "plan.json", second)
+        out, error = run.communicate(timeout=60)
+        assert run.returncode
+        assert ("stage 1 has another plan" in error) == (second == "other.json")
+        for process in [int(line) for line in out.splitlines() if line.isdecimal()]:
+            with pytest.raises(ProcessLookupError):
+                os.kill(process, 0)
+
+
+def test_a_port_that_another_program_has_is_named_in_a_line(tmp_path, monkeypatch):
+    problem, plan = made_plan(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        about = {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for name, value in about.items():
+            monkeypatch.setenv(name, str(value))
+        with pytest.raises(EnplaceError, match=f"cannot join the others at 127.0.0.1:{port}"):
             joining.join(problem, plan, b"")
