@@ -68,7 +68,7 @@ def bytes_within(schedule: Schedule, interval: Interval) -> float:
     return float(sent_within(schedule, interval)[1].sum())
 
 
-def describe_interval(schedule: Schedule, interval: Interval) -> str:
+def describe_interval(schedule: Schedule, interval: Interval) -> list[str]:
     """Sum up a part of the step: all compute, all transfers, and how long GPUs are idle."""
     stop_us = min(interval.stop_us, schedule.makespan_us)
     step, busy = Interval(interval.start_us, stop_us), busy_us(schedule, interval)
@@ -82,4 +82,4 @@ def describe_interval(schedule: Schedule, interval: Interval) -> str:
     if gpus and step.length_us > 0:
         idle = step.length_us * schedule.problem.cluster.lanes[gpus] - busy[gpus]
         facts.append(f"GPUs idle {ms(max(float(idle.sum()), 0.0))}")
-    return " · ".join(facts)
+    return facts

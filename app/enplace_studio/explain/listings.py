@@ -17,6 +17,7 @@ from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.holdings import contents_at, split_at_peak
 from enplace_studio.explain.intervals import Interval, sent_within, within_us
+from enplace_studio.explain.queues import requested_us
 from enplace_studio.explain.shortened import abbreviated
 
 NO_LAYER = "–"
@@ -218,12 +219,6 @@ def list_ops(schedule: Schedule, grouping: Grouping, span: Interval | None = Non
         Amounts("Output", out_bytes[op], "bytes", adds=False),
     )
     return Listing("op", columns, op, np.arange(len(op)))
-
-
-def requested_us(schedule: Schedule) -> FloatArray:
-    """Return when each transfer could begin but for its channels: as its op has ended."""
-    producer = schedule.problem.profile.tensor_op[schedule.transfer_tensor]
-    return schedule.op_finish_us[producer]
 
 
 def list_transfers(schedule: Schedule, grouping: Grouping, span: Interval | None = None) -> Listing:

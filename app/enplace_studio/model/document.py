@@ -79,6 +79,8 @@ class Document(QObject):
     """Another part of the step is selected, or none."""
     gap_changed = Signal()
     """The user asks about another idle time of a device, or about none."""
+    transfer_changed = Signal()
+    """The user asks about another transfer, or about none."""
     stamp_changed = Signal()
     """Another :class:`Stamp` is offered, or none."""
     marks_changed = Signal(bool)
@@ -99,6 +101,8 @@ class Document(QObject):
         self.hovered: frozenset[int] = frozenset()
         self.gap: Gap | None = None
         """The idle time that the user asks about."""
+        self.transfer: int | None = None
+        """The transfer of the current plan that the user asks about."""
         self.pipeline: PipelineSchedule | None = None
         """What the timeline shows of the current plan; None while it shows one step."""
         self.span: Interval | None = None
@@ -187,6 +191,7 @@ class Document(QObject):
         self.previews.follow(project)
         self._set_stamp(None)
         self._set_gap(None)
+        self._set_transfer(None)
         self.select_span(None)
         self.show_pipeline(None)
         self.opened.emit()
@@ -214,13 +219,21 @@ class Document(QObject):
 
     # Selection
 
-    def select(self, ops: Iterable[int], extend: bool = False, gap: Gap | None = None) -> None:
+    def select(
+        self,
+        ops: Iterable[int],
+        extend: bool = False,
+        gap: Gap | None = None,
+        transfer: int | None = None,
+    ) -> None:
         """Select ops; with ``extend``, add them, or deselect them if all are already selected.
 
         Parameters
         ----------
         gap : Gap, optional
             The idle time of a device that the user asks about.
+        transfer : int, optional
+            The transfer that the user asks about.
         """
         wanted = frozenset(map(int, ops))
         if extend:
@@ -233,6 +246,7 @@ class Document(QObject):
             self.selection_changed.emit()
             take_turn()
         self._set_gap(gap)
+        self._set_transfer(transfer)
 
     def escape(self) -> None:
         """Cancel what is offered for the selection, or clear that; without one, the span."""
@@ -402,6 +416,11 @@ class Document(QObject):
         return self._edit(
             f"apply {what}", lambda project: stamping.stamp(project, blocks), f"Applied {what}"
         )
+
+    def _set_transfer(self, transfer: int | None) -> None:
+        if transfer != self.transfer:
+            self.transfer = transfer
+            self.transfer_changed.emit()
 
     def _set_gap(self, gap: Gap | None) -> None:
         if gap != self.gap:
@@ -678,6 +697,7 @@ class Document(QObject):
             self.show_pipeline(None)  # it was another plan's
         if new.current is not old.current:
             self._set_gap(None)  # it may be gone
+            self._set_transfer(None)
             self.point_at(())
             self.current_changed.emit()
         if new.cluster != old.cluster:

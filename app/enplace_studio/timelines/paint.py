@@ -5,7 +5,7 @@ Every function draws its arguments within the window of a scale; none keeps stat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -21,9 +21,10 @@ from PySide6.QtGui import (
 )
 
 from enplace.names.groups import Grouping
-from enplace.pictures.busy import BusyCurve
+from enplace.pictures.busy import BusyCurve, highest_per_column
 from enplace.pictures.tracks import PathTrace
 from enplace.values.profile import FloatArray
+from enplace_studio.explain.queues import Queue
 from enplace_studio.explain.shortened import abbreviated
 from enplace_studio.timelines.lanes import Lanes
 from enplace_studio.timelines.rows import Row
@@ -40,6 +41,8 @@ DIMMED = 0.55
 """Share of its colour that a bar keeps while others are selected."""
 SECOND_SHADE = 0.78
 """Share of a device's colour in the second of its shades."""
+QUEUE_SHADE = 0.4
+"""Share of the colour of transfers in what shows how many wait."""
 LONG_STRETCH_PX = 3
 """Steps of the critical path between two stretches shorter than this are left out: a wall of lines
 would hide the lanes."""
@@ -54,7 +57,7 @@ def rgb(color: QColor) -> FloatArray:
 def shades(colour: int, second: float = SECOND_SHADE) -> tuple[QColor, QColor]:
     """Return a row's two shades: a device's colour and a paler one; for −1, neutral ones."""
     if colour < 0:
-        return theme.tokens.dim, theme.tokens.dim
+        return theme.tokens.dim, blend(theme.tokens.dim, theme.tokens.panel, second)
     color = theme.device_color(colour)
     ground = theme.tokens.bg if theme.dark else QColor("white")
     return color, blend(color, ground, second)
@@ -128,9 +131,36 @@ def draw_ghost(painter: QPainter, curve: BusyCurve, area: QRectF, edges_us: Floa
     draw_columns(painter, mix(tokens.panel, [(curve.fractions(edges_us), tokens.faint)]), area)
 
 
+def bars_area(row: Row, area: QRectF) -> QRectF:
+    """Return the part of a row's area in which its bars are."""
+    return QRectF(area.left(), area.top(), area.width(), round(row.sent_share * area.height()))
+
+
+def draw_queue(painter: QPainter, queue: Queue, area: QRectF, edges_us: FloatArray) -> None:
+    """Draw how many wait, at most in each column, as high as the area for the longest queue."""
+    depth = highest_per_column(queue.time_us, queue.depth, edges_us)
+    # Roots, so that one that waits is seen beside a hundred.
+    heights = (area.height() - 2) * np.sqrt(depth / max(queue.most, 1))
+    width = area.width() / max(len(depth), 1)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(blend(theme.tokens.dim, theme.tokens.lane, QUEUE_SHADE))
+    painter.drawRects(
+        [
+            QRectF(
+                area.left() + column * width,
+                area.bottom() - heights[column],
+                width,
+                heights[column],
+            )
+            for column, height in enumerate(heights.tolist())
+            if height > 0
+        ]
+    )
+
+
 def draw_gaps(painter: QPainter, row: Row, xs: FloatArray, area: QRectF) -> None:
     """Draw a hairline between bars that are wide enough for one."""
-    if row.is_device and len(xs):
+    if len(xs) and (row.is_device or row.queue is not None):
         painter.setPen(QPen(theme.tokens.lane, 1))
         lines = [QLineF(x - 0.5, area.top(), x - 0.5, area.bottom()) for x in xs.tolist()]
         painter.drawLines(lines)
@@ -147,7 +177,7 @@ def draw_labels(
     painter: QPainter,
     row: Row,
     wide: NDArray[np.int64],
-    names: Sequence[str],
+    names: Sequence[str] | Mapping[int, str],
     scale: TimeScale,
     area: QRectF,
     grounds: tuple[QColor, QColor],
@@ -187,7 +217,7 @@ def draw_groups(
     """Write names of groups over their bars where these are too narrow for names of their own."""
     font = theme.font(11)
     height = QFontMetricsF(font).height()
-    if area.height() < height + 4:
+    if area.height() < height:
         return
     painter.setFont(font)
     top = area.top() + (area.height() - height) / 2
@@ -289,7 +319,11 @@ def draw_trace(painter: QPainter, trace: PathTrace, lanes: Lanes, color: QColor)
         return
     areas = [lanes.row_area(index) for index in range(len(lanes.rows))]
     heights = [
-        area.center().y() if row.thin else area.bottom() - 0.16 * area.height()
+        bars_area(row, area).center().y()
+        if not row.is_device
+        else area.center().y()
+        if row.thin
+        else area.bottom() - 0.16 * area.height()
         for row, area in zip(lanes.rows, areas, strict=True)
     ]
     ys = np.array(heights)[trace.row[part]]

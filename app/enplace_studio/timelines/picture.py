@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -18,6 +18,7 @@ from enplace.text import ms
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.intervals import Interval
+from enplace_studio.explain.queues import Queue, Wait, name_transfer
 from enplace_studio.explain.reasons import Mark
 from enplace_studio.explain.start_times import Gap
 from enplace_studio.timelines import paint
@@ -49,6 +50,8 @@ class Picture:
         What the device waits for then; painted instead of the critical path, ``trace``.
     marks : tuple of Mark
         What a reason points at.
+    wait : Wait or None
+        The wait of a transfer that the user asks about.
     groups : Grouping or None
         What bars of one shade after each other belong to; their names stand over narrow bars.
     second : float
@@ -68,6 +71,7 @@ class Picture:
     gap: Gap | None = None
     chain: PathTrace | None = None
     marks: tuple[Mark, ...] = ()
+    wait: Wait | None = None
     groups: Grouping | None = None
     second: float = paint.SECOND_SHADE
     dims: bool = True
@@ -92,6 +96,8 @@ class Picture:
                 self._paint_row(painter, index, row_area, edges_us)
         self._paint_ends(painter)
         self._paint_trace(painter, area)
+        if self.wait is not None:
+            self._paint_wait(painter, self.wait)
         if self.marks:
             paint_marks(painter, lanes, self.marks, area)
 
@@ -105,6 +111,9 @@ class Picture:
         dimmed = self.dims and bool(self.selected) and row.is_device
         colours = colour_numbers(self.schedule.problem.cluster)
         shades = paint.shades(colours[row.device] if row.is_device else -1, self.second)
+        if row.queue is not None:
+            self._paint_queue(painter, row, row.queue, area, edges_us, shades)
+            return
         paint.draw_row(painter, row, area, edges_us, shades, chosen, dimmed)
         if chosen:
             strips = [QRectF(area.left(), area.bottom(), area.width(), 2)]
@@ -125,6 +134,59 @@ class Picture:
             if self.groups is not None and not dimmed:
                 paint.draw_groups(painter, row, self.groups, lanes.scale, area, shades)
         painter.restore()
+
+    def _paint_queue(
+        self,
+        painter: QPainter,
+        row: Row,
+        queue: Queue,
+        area: QRectF,
+        edges_us: FloatArray,
+        shades: tuple[QColor, QColor],
+    ) -> None:
+        """Paint transfers with their names, and below them how many wait."""
+        bars, waits = paint.bars_area(row, area), QRectF(area)
+        waits.setTop(bars.bottom())
+        paint.draw_row(painter, row, bars, edges_us, shades, None, False)
+        painter.fillRect(waits, theme.tokens.lane)
+        paint.draw_queue(painter, queue, waits, edges_us)
+        painter.save()
+        painter.setClipRect(bars, Qt.ClipOperation.IntersectClip)
+        wide = paint.wide_bars(row, self.lanes.scale)
+        names = {
+            number: name_transfer(self.schedule, self.groups, number)
+            for number in row.numbers[wide].tolist()
+        }
+        scale = self.lanes.scale
+        paint.draw_gaps(painter, row, self.lanes.left + scale.xs(row.finish_us[wide]), bars)
+        paint.draw_labels(painter, row, wide, names, scale, bars, shades, ())
+        if self.groups is not None:
+            senders = self.schedule.problem.profile.tensor_op[self.schedule.transfer_tensor]
+            sent = replace(self.groups, group=self.groups.group[senders])
+            paint.draw_groups(painter, row, sent, scale, bars, shades)
+        painter.restore()
+
+    def _paint_wait(self, painter: QPainter, wait: Wait) -> None:
+        """Mark a transfer, the time that it waits, and the transfers that it waits for."""
+        lanes, tokens = self.lanes, theme.tokens
+        for index, row in enumerate(lanes.rows):
+            if row.is_device:
+                continue
+            area = paint.bars_area(row, lanes.row_area(index))
+            behind = np.isin(row.numbers, wait.behind)
+            curve = BusyCurve(row.start_us[behind], row.finish_us[behind])
+            strip = QRectF(area.left(), area.top() - 2, area.width(), 3)
+            paint.draw_marks(painter, curve, strip, lanes.edges_us(), tokens.accent)
+            for bar in np.flatnonzero(row.numbers == wait.transfer).tolist():
+                own = lanes.part(area, float(row.start_us[bar]), float(row.finish_us[bar]), 2)
+                painter.setBrush(Qt.BrushStyle.NoBrush)
+                painter.setPen(QPen(tokens.accent, 2))
+                painter.drawRect(own.adjusted(0, 0, 0, -1))
+                waits = lanes.part(area, wait.requested_us, wait.start_us)
+                painter.setPen(QPen(tokens.accent, 1.4, Qt.PenStyle.DashLine))
+                y = area.bottom() + 1
+                painter.drawLine(QLineF(waits.left(), y, waits.right(), y))
+                painter.drawLine(QLineF(waits.left(), y - 4, waits.left(), y + 4))
 
     def _paint_title(self, painter: QPainter, row: Row, area: QRectF) -> None:
         tokens, gutter = theme.tokens, self.lanes.gutter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +19,7 @@ from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.prediction import device_times, error_text
+from enplace_studio.explain.queues import Queue, find_queue
 
 MAX_CHANNEL_ROWS = 6
 """If more channels are in use, those from the same device share a row."""
@@ -31,8 +32,16 @@ IDLE = 0.005
 MEASURED_SHARE = 0.65
 """Height of a measured lane relative to the planned one above it."""
 
-GAP_PX, THIN_PX, LANE_PX = 5, 9, (16, 64)
-"""Heights of the gap below a row, of a thin row, and of a lane at least and at most."""
+GAP_PX, THIN_PX, QUEUE_PX, LANE_PX = 5, 9, 26, (16, 64)
+"""Heights of the gap below a row, of a thin row, of one with a queue, and of a lane at least and
+at most."""
+
+SENT = 0.54
+"""Share of the height of a row with a queue for what is being sent."""
+
+QUEUED, MOST_QUEUES = 0.02, 4
+"""Share of the step that transfers of a row wait for, all together, if it shows its queue; and the
+most rows that do."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,6 +60,8 @@ class Row(Track):
         Number of channels that share the row.
     tip : str
         The tooltip of the row as a whole.
+    queue : Queue, optional
+        How many transfers wait; such a row has room for their names, too.
     """
 
     title: str
@@ -59,10 +70,16 @@ class Row(Track):
     odd: BoolArray
     channels: int = 1
     tip: str = ""
+    queue: Queue | None = None
 
     @property
     def is_device(self) -> bool:
         return self.device >= 0
+
+    @property
+    def sent_share(self) -> float:
+        """The upper part of its height, in which the bars are; the queue is in the other."""
+        return 1.0 if self.queue is None else SENT
 
     @property
     def is_planned(self) -> bool:
@@ -116,7 +133,10 @@ class Row(Track):
 
 
 def rows_of(
-    schedule: Schedule, group: IntArray | None = None, run: MeasuredRun | None = None
+    schedule: Schedule,
+    group: IntArray | None = None,
+    run: MeasuredRun | None = None,
+    queues: bool = False,
 ) -> list[Row]:
     """Make all rows, top to bottom; the channels of a pair follow its first device.
 
@@ -126,8 +146,12 @@ def rows_of(
         The shade changes with the group; without groups, at every bar.
     run : MeasuredRun, optional
         Its ops are shown below the lane of each device.
+    queues : bool
+        Whether the rows on which transfers wait longest show how many wait.
     """
     channels = _channel_rows(schedule)
+    if queues:
+        channels = _with_queues(schedule, channels, group)
     rows: list[Row] = []
     for device in range(schedule.problem.cluster.n_devices):
         rows += _device_rows(schedule, device, group)
@@ -222,6 +246,30 @@ def _transfer_row(schedule: Schedule, track: Track, title: str, channels: int) -
     )
 
 
+def _with_queues(
+    schedule: Schedule, rows: list[tuple[int, Row]], group: IntArray | None
+) -> list[tuple[int, Row]]:
+    """Give the rows on which transfers wait longest their queues; the shade is the sender's."""
+    sender = schedule.problem.profile.tensor_op[schedule.transfer_tensor]
+    found = [find_queue(schedule, row.numbers) for _, row in rows]
+    least_us = QUEUED * schedule.makespan_us
+    waits = [waited_us for _, waited_us in found if waited_us > least_us]
+    least_us = max([least_us, *sorted(waits)[:-MOST_QUEUES]])
+    shown = []
+    for (at, row), (queue, waited_us) in zip(rows, found, strict=True):
+        if waited_us > least_us:
+            odd = _alternate(sender[row.numbers], group)
+            row = _with_queue(row, queue, waited_us, odd)
+        shown.append((at, row))
+    return shown
+
+
+def _with_queue(row: Row, queue: Queue, waited_us: float, odd: BoolArray) -> Row:
+    note = f"{row.note}, {queue.most} wait"
+    tip = f"Up to {queue.most:,} transfers wait at once; together they wait {ms(waited_us)}"
+    return replace(row, queue=queue, thin=False, note=note, tip=tip, odd=odd)
+
+
 def _short_names(cluster: Cluster) -> list[str]:
     """Shorten a GPU's name to its number if that is unambiguous."""
     numbers = [re.search(r"\d+$", device.name) for device in cluster.devices]
@@ -254,12 +302,14 @@ def arrange(rows: Sequence[Row], height_px: int, scale: float = 1.0) -> list[Pla
         Size of the text relative to the usual one.
     """
     gap, thin = round(GAP_PX * scale), round(THIN_PX * scale)
-    free_px = height_px - gap * len(rows) - thin * sum(row.thin for row in rows)
+    queue = round(QUEUE_PX * scale)
+    fixed_px = thin * sum(row.thin for row in rows) + queue * sum(_is_queue(row) for row in rows)
+    free_px = height_px - gap * len(rows) - fixed_px
     lowest, tallest = (round(px * scale) for px in LANE_PX)
     tall = min(max(int(free_px / max(_lanes(rows), 1)), lowest), tallest)
     places, top = [], 0
     for row in rows:
-        height = thin if row.thin else round(_share(row) * tall)
+        height = thin if row.thin else queue if _is_queue(row) else round(_share(row) * tall)
         places.append(Place(top, height))
         top += height + gap
     return places
@@ -267,14 +317,18 @@ def arrange(rows: Sequence[Row], height_px: int, scale: float = 1.0) -> list[Pla
 
 def highest(rows: Sequence[Row], scale: float = 1.0) -> int:
     """Return the height of rows that have all the room they can use."""
-    n_thin = sum(row.thin for row in rows)
-    pixels = GAP_PX * len(rows) + THIN_PX * n_thin + LANE_PX[1] * _lanes(rows)
+    fixed = THIN_PX * sum(row.thin for row in rows) + QUEUE_PX * sum(map(_is_queue, rows))
+    pixels = GAP_PX * len(rows) + fixed + LANE_PX[1] * _lanes(rows)
     return round(pixels * scale)
 
 
 def _lanes(rows: Sequence[Row]) -> float:
     """Count the lanes that grow with the room."""
-    return sum(_share(row) for row in rows if not row.thin)
+    return sum(_share(row) for row in rows if not row.thin and not _is_queue(row))
+
+
+def _is_queue(row: Row) -> bool:
+    return row.queue is not None
 
 
 def _share(row: Row) -> float:

@@ -19,6 +19,7 @@ from enplace_studio.explain.start_times import (
     idle_text,
 )
 from enplace_studio.timelines.rows import Row
+from enplace_studio.widgets.labels import BETWEEN_FACTS
 
 
 def describe_op(schedule: Schedule, op: int) -> str:
@@ -94,7 +95,10 @@ def describe_transfer(schedule: Schedule, transfer: int) -> str:
 
 def describe_path(path: CriticalPath) -> str:
     """Summarise the parts of the step time in one line."""
-    return (
-        f"critical path   compute {ms(path.compute_us)} · transfers {ms(path.transfer_us)} · "
-        f"waiting {ms(path.waiting_us)}"
-    )
+    parts = {
+        "compute": path.compute_us,
+        "transfers": path.transfer_us,
+        "waiting": path.waiting_us,
+    }
+    told = BETWEEN_FACTS.join(f"{what} {ms(time_us)}" for what, time_us in parts.items())
+    return f"critical path   {told}"

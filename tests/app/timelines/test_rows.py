@@ -15,6 +15,7 @@ from enplace_studio.timelines.waiting import (
     describe_transfer,
     find_gap,
 )
+from enplace_studio.widgets.labels import BETWEEN_FACTS
 from problems import cluster_of, profile_of
 
 
@@ -23,6 +24,15 @@ def test_a_lane_per_device_with_the_channel_between_them():
     rows = rows_of(schedule)
     assert [row.title for row in rows] == ["GPU 0", "0 → 1", "GPU 1"]
     assert [row.note for row in rows] == ["39 % busy", "20 B", "20 % busy"]
+
+
+def test_a_row_on_which_transfers_wait_long_shows_their_queue():
+    profile = profile_of({"a": 10, "x": 1, "y": 1}, [("a", "x", 50), ("a", "y", 50)])
+    schedule = document_of(profile, cluster_of(3, shared=True), {"a": 0, "x": 1, "y": 2}).schedule
+    (row,) = [row for row in rows_of(schedule, queues=True) if not row.is_device]
+    assert row.note == "100 B, 1 wait"
+    assert not row.thin
+    assert all(row.queue is None for row in rows_of(chain_document().schedule, queues=True))
 
 
 def test_every_transfer_and_every_op_that_takes_time_has_one_bar():
@@ -98,7 +108,8 @@ def test_the_critical_path_steps_between_the_rows():
     assert trace.row.tolist() == [0, 1, 2]
     assert trace.start_us.tolist() == [0, 20, 41]
     assert trace.finish_us.tolist() == [20, 41, 51]
-    assert describe_path(path).endswith("compute 0.030 ms · transfers 0.021 ms · waiting 0 ms")
+    facts = describe_path(path).split(BETWEEN_FACTS)
+    assert facts == ["critical path   compute 0.030 ms", "transfers 0.021 ms", "waiting 0 ms"]
 
 
 def test_an_op_names_what_it_waited_for():

@@ -17,12 +17,14 @@ from enplace.errors import PlanError
 from enplace.machine import critical_path
 from enplace.pictures.tracks import trace_path
 from enplace.values.schedule import Schedule
+from enplace_studio.explain.queues import describe_queue, find_wait
 from enplace_studio.explain.start_times import Gap, find_chain
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.model.ordering import find_range
 from enplace_studio.timelines.lanes import SLACK_PX, Lanes
 from enplace_studio.timelines.navigation import TimeCanvas
+from enplace_studio.timelines.paint import bars_area
 from enplace_studio.timelines.picture import (
     Picture,
     device_curves,
@@ -63,6 +65,7 @@ class TimelineCanvas(TimeCanvas):
         The picture shown; None without a plan.
     """
 
+    wait_changed = Signal()
     summary_changed = Signal(str)
     """The parts of the step time; sent shortly after the schedule changed."""
 
@@ -83,6 +86,7 @@ class TimelineCanvas(TimeCanvas):
         document.gap_changed.connect(self._show_gap)
         document.marks_changed.connect(self._show_marks)
         document.span_changed.connect(self.update)
+        document.transfer_changed.connect(self._show_wait)
         self._open()
 
     # Contents
@@ -100,7 +104,7 @@ class TimelineCanvas(TimeCanvas):
         self._gesture = self._pressed = self.picture = None
         project, rows = self.document.project, []
         if project is not None and (current := project.current) is not None:
-            rows = rows_of(current.schedule, project.grouping.group, current.run)
+            rows = rows_of(current.schedule, project.grouping.group, current.run, queues=True)
             self.picture = Picture(
                 self.lanes, current.schedule, project.baseline, groups=project.grouping
             )
@@ -145,6 +149,14 @@ class TimelineCanvas(TimeCanvas):
             if gap is not None:
                 path = find_chain(picture.schedule, project.grouping, gap).path
                 picture.chain = trace_path(path, self.lanes.rows) if len(path.number) else None
+        self.update()
+
+    def _show_wait(self) -> None:
+        """Mark the transfer that the user asks about, and those that it waits for."""
+        transfer, picture = self.document.transfer, self.picture
+        if picture is not None:
+            picture.wait = None if transfer is None else find_wait(picture.schedule, transfer)
+        self.wait_changed.emit()
         self.update()
 
     def _show_marks(self, reveal: bool) -> None:
@@ -259,8 +271,14 @@ class TimelineCanvas(TimeCanvas):
         if self._is_on_axis(event.position()):
             self._mark(event.position())
             return
-        op = self.lanes.op_at(event.position())
+        found = self.lanes.bar_at(event.position())
+        op = found[1] if found and found[0].is_device else None
         extend = bool(event.modifiers() & EXTEND)
+        if found is not None and op is None and self.picture is not None:
+            schedule = self.picture.schedule
+            sender = schedule.problem.profile.tensor_op[schedule.transfer_tensor[found[1]]]
+            self.document.select([int(sender)], extend=extend, transfer=found[1])
+            return
         if op is not None:
             self.document.select([op], extend=extend)
         elif not extend:
@@ -344,6 +362,10 @@ class TimelineCanvas(TimeCanvas):
         row, schedule = self.lanes.rows[index], self.picture.schedule
         if at.x() < self.lanes.left:
             return row.tip
+        project, lane = self.document.project, self.lanes.row_area(index)
+        if row.queue is not None and project is not None and at.y() > bars_area(row, lane).bottom():
+            time_us = self.lanes.time_at(at)
+            return describe_queue(schedule, project.grouping, row.numbers, time_us)
         if found is None:
             gap = describe_gap(schedule, row, self.lanes.time_at(at)) if row.is_planned else ""
             return f"{gap}\nClick to see what it waits for, and what fits" if gap else ""

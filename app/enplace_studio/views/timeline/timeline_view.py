@@ -18,6 +18,7 @@ from enplace.values.measurement import ESTIMATED
 from enplace.values.problem import THROUGHPUT
 from enplace_studio.explain.intervals import describe_interval
 from enplace_studio.explain.prediction import step_error
+from enplace_studio.explain.queues import describe_wait
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.model.prices import what_if_text
@@ -25,8 +26,8 @@ from enplace_studio.model.requests import Wanted
 from enplace_studio.views.timeline.canvas import TimelineCanvas
 from enplace_studio.views.timeline.overview import Overview
 from enplace_studio.views.timeline.pipeline import PipelineView
-from enplace_studio.widgets.labels import BETWEEN_FACTS, label, plain_tip
-from enplace_studio.widgets.layouts import hbox, vbox
+from enplace_studio.widgets.labels import BETWEEN_FACTS, ElidedLabel
+from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import Need, Panel
 from enplace_studio.widgets.switch import make_switch
@@ -48,9 +49,10 @@ class TimelineView(Panel):
         self._path = ""
         self.canvas = TimelineCanvas(document)
         self.overview = Overview(self.canvas)
-        self.summary = label("", "dim")
-        self.summary.setWordWrap(True)
+        self.summary = ElidedLabel("dim")
         self.span_links = self._make_links()
+        self.wait_link = button("Select what it waits for", self._select_senders, kind="link")
+        self.wait_link.hide()
         self.pipeline = PipelineView(document)
         self.pages = QStackedWidget()
         self.pages.addWidget(self._step_page())
@@ -59,6 +61,7 @@ class TimelineView(Panel):
         self.switch = self._make_switch()
         self.canvas.summary_changed.connect(self._keep_summary)
         document.span_changed.connect(self._show_summary)
+        self.canvas.wait_changed.connect(self._show_summary)
         self.pipeline.facts_changed.connect(self._show_legend)
         self.pipeline.shown.connect(self._share_pipeline)
         self.pipeline.shown.connect(self.need_changed)
@@ -70,7 +73,7 @@ class TimelineView(Panel):
     def _step_page(self) -> QWidget:
         page = QWidget()
         lanes = hbox((self.canvas, 1), self.canvas.make_scroll_bar(), spacing=4)
-        foot = hbox((self.summary, 1), *self.span_links, spacing=8)
+        foot = hbox((self.summary, 1000), STRETCH, self.wait_link, *self.span_links, spacing=8)
         vbox(self.overview, (lanes, 1), foot, on=page, spacing=8, margins=(0, 0, 0, 0))
         return page
 
@@ -145,21 +148,31 @@ class TimelineView(Panel):
         facts = [what_if] if what_if else []
         self.set_legend(BETWEEN_FACTS.join([*facts, step]))
 
+    def _select_senders(self) -> None:
+        """Select the ops whose tensors are sent while a transfer waits."""
+        picture = self.canvas.picture
+        if picture is not None and picture.wait is not None:
+            sent = picture.schedule.transfer_tensor[picture.wait.behind]
+            self._document.select(picture.schedule.problem.profile.tensor_op[sent].tolist())
+
     def _keep_summary(self, text: str) -> None:
         self._path = text
         self._show_summary()
 
     def _show_summary(self) -> None:
-        """Show what the selected span adds up to, or else what the critical path does."""
-        span, schedule, text = self._document.span, self._document.schedule, self._path
-        if span is not None and schedule is not None:
-            text = describe_interval(schedule, span)
+        """Show why a transfer waits, what the span adds up to, or else the critical path."""
+        project, text = self._document.project, self._path
+        span, schedule = self._document.span, self._document.schedule
+        wait = self.canvas.picture.wait if self.canvas.picture is not None else None
+        if wait is not None and schedule is not None and project is not None:
+            facts = describe_wait(schedule, project.grouping, wait)
+            text, span = BETWEEN_FACTS.join(facts), None
+        elif span is not None and schedule is not None:
+            text = BETWEEN_FACTS.join(describe_interval(schedule, span))
+        self.wait_link.setVisible(wait is not None and len(wait.behind) > 0)
         for link in self.span_links:
             link.setVisible(span is not None and schedule is not None)
-        self.summary.setText(
-            text.replace(" ms", "\u00a0ms")
-        )  # keep a unit on the line of its number
-        self.summary.setToolTip(plain_tip(text))
+        self.summary.set_text(text)
 
     def need(self) -> Need:
         if self.pages.currentWidget() is self.pipeline:

@@ -254,9 +254,9 @@ def test_a_click_on_the_axis_sets_the_marker_and_another_removes_it(open_view):
 def test_the_summary_follows_the_schedule(open_view, qtbot):
     document = chain_document()
     view = open_view(document)
-    qtbot.waitUntil(lambda: "transfers 0.021\u00a0ms" in view.summary.text())
+    qtbot.waitUntil(lambda: "transfers 0.021 ms" in view.summary.whole)
     document.place([1], 1)
-    qtbot.waitUntil(lambda: "transfers 0.0090\u00a0ms" in view.summary.text())
+    qtbot.waitUntil(lambda: "transfers 0.0090 ms" in view.summary.whole)
 
 
 def test_a_ghost_stays_after_an_edit(open_view, qtbot):
@@ -504,10 +504,30 @@ def test_a_drag_along_the_axis_selects_a_span_and_says_what_it_adds_up_to(open_v
     span = document.span
     assert (span.start_us, span.stop_us) == pytest.approx((0, 25.5), abs=0.2)
     assert document.selection == frozenset()
-    assert "compute 0.020" in view.summary.text().replace("\u00a0", " ")
+    assert "compute 0.020 ms" in view.summary.whole
     canvas.grab()
     with qtbot.waitSignal(document.requests.list_rows):
         view.span_links[0].click()
     view.span_links[-1].click()
     assert document.span is None
     assert not view.span_links[0].isVisible()
+
+
+def test_a_click_on_a_transfer_says_what_it_waits_for(open_view):
+    profile = profile_of({"a": 10, "x": 1, "y": 1}, [("a", "x", 50), ("a", "y", 50)])
+    document = document_of(profile, cluster_of(3, shared=True), {"a": 0, "x": 1, "y": 2})
+    view = open_view(document)
+    lanes = view.canvas.lanes
+    index = next(at for at, row in enumerate(lanes.rows) if row.queue is not None)
+    last = round(lanes.left + lanes.scale.x(float(lanes.rows[index].finish_us[-1]) - 10))
+    place = lanes.row_area(index)
+    QTest.mouseClick(view.canvas, LEFT, NONE, QPoint(last, round(place.top() + 5)))
+    assert document.selection == {0}
+    assert "waits 0.051 ms" in view.summary.whole
+    assert "behind 50 B of a" in view.summary.whole
+    view.canvas.grab()
+    waits = QPointF(lanes.left + lanes.scale.x(30), place.bottom() - 2)
+    assert view.canvas.tip_at(waits) == "1 transfer waits at 0.030 ms\n50 B of a"
+    document.select([])
+    assert document.transfer is None
+    assert "waits" not in view.summary.whole
