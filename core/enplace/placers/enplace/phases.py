@@ -63,6 +63,10 @@ BALANCE_PHASES = ((0.08, 150), (0.2, 300), (0.35, 600), (0.5, 1200))
 """Share of the time at which each phase of balances ends, if there is one, and moves for each unit
 in it."""
 
+MOVE_S, LEAST_SWEEPS = 1e-6, 150
+"""Seconds that a move of a balance may take, and moves for each unit below which a phase is left
+out: a hurried balance is worth nothing."""
+
 REPAIR_SHARE, SLACK = 0.3, 0.02
 """Share of the time for repairing the best balance, if it exceeds memory, and the share by which
 one move may make it longer meanwhile."""
@@ -187,7 +191,10 @@ class PhasedSearch:
         found = [replace(best, makespan_us=np.inf, excess_bytes=UNKNOWN)] * THREADS
         goal = best.priced_us * PROMISING
         for end, sweeps in BALANCE_PHASES:
-            found = self._run_phase(found, [balance_step(sweeps)] * THREADS, end)
+            left_s = partial(self._left_s, end)
+            if left_s() < MOVE_S * LEAST_SWEEPS * level.problem.n_units:
+                continue
+            found = self._run_phase(found, [balance_step(sweeps, left_s)] * THREADS, end)
             best_found = min(found, key=by_price)
             found, after = [best_found] * THREADS, best_found.priced_us
             if after >= goal:
@@ -195,7 +202,8 @@ class PhasedSearch:
             goal = max(min(best.priced_us, after), best.priced_us * WINNING)
         if self.is_tight:
             found = [min(found[0], best, key=by_price)] * THREADS
-        if found[0].excess_bytes and (self.is_tight or found[0].priced_us < best.priced_us):
+        excess = found[0].excess_bytes
+        if 0 < excess < UNKNOWN and (self.is_tight or found[0].priced_us < best.priced_us):
             found = self._run_phase(
                 found, [blocks_step(LINKS[0], slack=SLACK)] * THREADS, end + REPAIR_SHARE
             )
@@ -324,8 +332,7 @@ class PhasedSearch:
         best_keys = [state.key for state in found]
         reported_s = self.options.seconds
         while not all(future.done() for future in running):
-            left_s = REPORT_S if self.search_s is None else (end - self._spent) * self.search_s
-            wait_s = min(REPORT_S, max(left_s, 0.0))
+            wait_s = min(REPORT_S, max(self._left_s(end), 0.0))
             wait([future for future in running if not future.done()], wait_s)
             if self.options.stop.cancelled() or self._is_over(end) or self.incumbent.is_optimal:
                 stop[0] = True
@@ -365,8 +372,12 @@ class PhasedSearch:
             return 0.0
         return (self.options.seconds - self.began_s) / self.search_s
 
+    def _left_s(self, end: float) -> float:
+        """Return the seconds until a share of the annealing time is over; inf without a limit."""
+        return np.inf if self.search_s is None else (end - self._spent) * self.search_s
+
     def _is_over(self, end: float) -> bool:
-        return self.search_s is not None and self._spent >= end
+        return self._left_s(end) <= 0.0
 
 
 def _measure(state: LevelPlan, links: str) -> LevelPlan:

@@ -50,6 +50,14 @@ class Balance(NamedTuple):
         First and last temperature, in us.
     moves : int
         Number of moves to try.
+    begin, end : float
+        The part of the annealing that these moves are, as shares of it.
+    queue : int array, shape (n_units,)
+        The units in the order of time.
+    zone : int
+        How many units are annealed at a time: a zone of these moves along the queue, hot at its
+        front and cold at its end, so that what comes later joins what is settled. If it has all
+        units, all are annealed at once.
     """
 
     band: IntArray
@@ -63,6 +71,10 @@ class Balance(NamedTuple):
     hot: float
     cold: float
     moves: int
+    begin: float
+    end: float
+    queue: IntArray
+    zone: int
 
 
 class Placed(NamedTuple):
@@ -129,17 +141,21 @@ def _anneal(
     _count(m, b, p)
     total = 0.0
     n_units, n_devices = len(m.unit_ptr) - 1, len(m.lanes)
-    cooling = (b.cold / b.hot) ** (1.0 / max(b.moves, 1))
-    temperature = b.hot
-    for _ in range(b.moves):
-        temperature *= cooling
-        unit, to = draw_below(draw, n_units), draw_below(draw, n_devices)
+    moving = b.zone < n_units
+    for i in range(b.moves):
+        done = b.begin + (b.end - b.begin) * i / b.moves
+        behind = draw.random()
+        at = int((n_units + b.zone) * done - b.zone * behind) if moving else int(n_units * behind)
+        if at < 0 or at >= n_units:
+            continue
+        unit, to = b.queue[at], draw_below(draw, n_devices)
         here = p.device[m.member[m.unit_ptr[unit]]]
         if to == here or not m.allowed[unit, to]:
             continue
         if stop[0]:
             break
         change = _move(m, b, p, unit, to)
+        temperature = b.hot * (b.cold / b.hot) ** (behind if moving else done)
         if change <= 0.0 or draw.random() < np.exp(-change / temperature):
             total += change
         else:

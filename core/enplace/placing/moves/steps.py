@@ -10,14 +10,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from enplace.coarsen.grouped import mean_link
 from enplace.machine import simulate
 from enplace.machine.layout import Machine
 from enplace.placing.moves.balance import Balance, anneal_balance
 from enplace.placing.moves.blocks import Accepting, move_blocks
 from enplace.placing.moves.level import Level
+from enplace.placing.moves.timeline import middle_us, shares_of_work, smooth_shares
 from enplace.placing.moves.windows import Annealing, sweep
-from enplace.placing.settle import upward_rank_us
-from enplace.values.arrays import inverse, upward_rank
+from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
 from enplace.values.plan import LINK_POLICIES, Plan
 from enplace.values.problem import BoolArray, Problem
@@ -36,8 +37,12 @@ ROUNDS_PER_OP = 200
 ANNEALING = Annealing(width=50, stride=25, rounds=0, hot=1.0, cold=0.025, spread=0.2)
 """Moves tried for each op of a window, and the other settings for annealing windows."""
 
-MOST_MOVES = 8_000_000
+MOST_MOVES = 20_000_000
 """The most moves when a balance is annealed."""
+
+PART, MOST_PARTS, IN_TIME = 50_000, 40, 0.95
+"""Moves of a part of the annealing, after which it looks at the clock; the most parts; and how much
+of the time left they shall take, as a share."""
 
 WEIGHTS = ((4.0, 0.01, 0.003, 0.3), (120.0, 0.6, 0.6, 10.0))
 """The least and the most units of a device in each band of time, weight of sending, weight of
@@ -53,6 +58,17 @@ takes to repair it."""
 
 SIMILAR, SPREAD = 0.3, 0.5
 """How often these are drawn near those that the best balance so far is from, and how near."""
+
+ZONE, LONGEST_ZONE = 6.0, 0.2
+"""The usual length of a zone, as a multiple of how many units ahead an edge leads in the mean; and
+the most of all units that a zone may have."""
+
+ZONE_WEIGHTS = (66.0, 0.077, 0.042, 1.7)
+"""Weights near which those of a balance with a moving zone are drawn."""
+
+ZONE_HOT, ZONE_COLD, BUSY = 3.0, 1 / 15, 0.7
+"""Temperatures at both ends of a zone, as multiples of what a mean transfer costs where channels
+are busy for this share of the time."""
 
 WARM, HOT, COLD = 0.4, (2.0, 0.3), 0.01
 """How often a balance is annealed from the placement at hand instead of a random one; the first
@@ -200,33 +216,50 @@ def blocks_step(
     return step
 
 
-def balance_step(sweeps: int) -> Step:
+def balance_step(sweeps: int, left_s: Callable[[], float] = lambda: np.inf) -> Step:
     """Make a step that anneals what a placement sends and how evenly it spreads the work.
 
-    Weights are drawn. Ops then run in the order of their ranks.
+    Weights are drawn. Every other balance is annealed in a zone that moves from the beginning of
+    the step to its end: all at once, parts of a long graph that lie far apart would each find a
+    good placement, but on devices that do not match. Ops then run in the order of their ranks.
 
     Parameters
     ----------
     sweeps : int
-        Moves tried for each unit.
+        Moves tried for each unit, or fewer if there is too little time.
+    left_s : callable
+        Returns the seconds within which the step must end.
     """
 
     def step(state: LevelPlan, seed: int, share: float, stop: BoolArray) -> LevelPlan:
         draw, level = np.random.default_rng(seed), state.level
         problem, work_us = level.problem, level.problem.time_us.min(axis=1)
+        queue, zone, moving = np.arange(problem.n_units), problem.n_units, False
+        if seed % 2:
+            smooth = smooth_shares(problem)
+            queue, zone = _zone(level, smooth, draw)
+            moving = zone < problem.n_units
         weights = np.exp(draw.uniform(*np.log(WEIGHTS)))
         if state.weights is not None and draw.random() < SIMILAR:
             weights = state.weights * np.exp(draw.normal(0.0, SPREAD, len(weights)))
+        elif moving:
+            weights = ZONE_WEIGHTS * np.exp(draw.normal(0.0, SPREAD, len(weights)))
         units_of_band, sending, crowding, holding = weights.tolist()
-        tied = draw.random() < TIED
+        tied = not moving and draw.random() < TIED
         machine = level.tied if tied else level.machine
         n_units, n_devices = machine.allowed.shape
         n_bands = max(int(problem.n_units / n_devices / units_of_band), 2)
         unit_us, device_us = work_us.sum() / n_units, work_us.sum() / n_devices
-        when = _middle_us(problem) if draw.random() < 0.5 else _start_us(state)
-        share_of_work = _shares(when, work_us)
+        warm = not moving and not tied and draw.random() < WARM
+        if moving:
+            share_of_work = smooth
+            sent_us = (sending + BUSY * crowding) * _message_us(problem)
+            hot, cold = ZONE_HOT * sent_us, ZONE_COLD * sent_us
+        else:
+            when = middle_us(problem) if draw.random() < 0.5 else _start_us(state)
+            share_of_work = shares_of_work(when, work_us)
+            hot, cold = HOT[warm] * unit_us, COLD * unit_us
         own_bytes, copy_bytes = _held_bytes(machine, problem.profile.tensor_root, share_of_work)
-        warm = not tied and draw.random() < WARM
         device = state.device.copy() if warm else _random_placement(machine, draw)
         balance = Balance(
             band=np.floor(share_of_work * n_bands + [[0.0], [0.5]]).astype(np.int64),
@@ -237,16 +270,44 @@ def balance_step(sweeps: int) -> Step:
             holding=holding * device_us / np.maximum(machine.capacity_bytes, 1.0) ** 2,
             sending=sending,
             crowding=crowding,
-            hot=HOT[warm] * unit_us,
-            cold=COLD * unit_us,
+            hot=hot,
+            cold=cold,
             moves=min(sweeps * n_units, MOST_MOVES),
+            begin=0.0,
+            end=1.0,
+            queue=queue if moving else np.arange(n_units),
+            zone=zone if moving else n_units,
         )
-        anneal_balance(machine, balance, device, draw, stop)
+        _anneal_in_time(machine, balance, device, draw, stop, left_s)
         by_ranks = LevelPlan(level, state.order, device, thrifty=state.thrifty)
         found = blocks_step("priority", rounds=0)(by_ranks, seed, share, stop)
         return min(state, replace(found, engine=BALANCE, weights=weights), key=by_price)
 
     return step
+
+
+def _anneal_in_time(
+    machine: Machine,
+    balance: Balance,
+    device: IntArray,
+    draw: np.random.Generator,
+    stop: BoolArray,
+    left_s: Callable[[], float],
+) -> None:
+    """Anneal part by part, faster where time is short: a balance cut off half way is worthless."""
+    n_parts = min(max(balance.moves // PART, 1), MOST_PARTS)
+    moves = balance.moves // n_parts
+    began_s, tried = left_s(), 0
+    for part in range(n_parts):
+        ends_s = left_s()
+        if tried and np.isfinite(ends_s):
+            move_s = max(began_s - ends_s, 1e-9) / tried
+            affordable = IN_TIME * max(ends_s, 0.0) / (n_parts - part) / move_s
+            moves = min(balance.moves // n_parts, int(affordable))
+        share = part / n_parts, (part + 1) / n_parts
+        own = balance._replace(moves=moves, begin=share[0], end=share[1])
+        anneal_balance(machine, own, device, draw, stop)
+        tried += moves
 
 
 def _pace(cluster: Cluster) -> FloatArray:
@@ -268,25 +329,22 @@ def _start_us(state: LevelPlan) -> FloatArray:
     return simulate(state.level.problem, plan).op_start_us
 
 
-def _middle_us(problem: Problem) -> FloatArray:
-    """Find the middle of when each op may start if nothing is sent (twice, up to a constant)."""
-    profile, work_us = problem.profile, problem.time_us.min(axis=1)
-    free = np.zeros(profile.n_edges)
-    producers = profile.edge_source[profile.in_edges]
-    backward = profile.topological_order[::-1].copy()
-    until_end_us = upward_rank_us(problem, work_us, free)
-    since_begin_us = upward_rank(backward, profile.in_ptr, producers, work_us, free)
-    middle_us: FloatArray = since_begin_us - work_us - until_end_us
-    return middle_us
+def _zone(
+    level: Level, share_of_work: FloatArray, draw: np.random.Generator
+) -> tuple[IntArray, int]:
+    """Sort units by time, and draw the length of a zone; that of all units if it is not short."""
+    profile, unit = level.problem.profile, level.problem.unit
+    queue = np.argsort(np.bincount(unit, share_of_work) / np.bincount(unit), kind="stable")
+    place = inverse(queue)
+    ahead = np.abs(place[unit[profile.edge_op]] - place[unit[profile.edge_source]])
+    length = ZONE * ahead.mean() * np.exp(draw.normal(0.0, SPREAD)) if len(ahead) else np.inf
+    return queue, int(max(length, 1.0)) if length <= LONGEST_ZONE * len(queue) else len(queue)
 
 
-def _shares(start_us: FloatArray, work_us: FloatArray) -> FloatArray:
-    """Return the share of all work that is done when half of each op is."""
-    order = np.argsort(start_us, kind="stable")
-    middle_us = np.empty(len(order))
-    middle_us[order] = np.cumsum(work_us[order]) - work_us[order] / 2
-    shares: FloatArray = middle_us / max(work_us.sum(), 1e-9)
-    return shares
+def _message_us(problem: Problem) -> float:
+    """Return what it takes to send a mean tensor."""
+    latency_us, per_byte_us = mean_link(problem.cluster)
+    return float(latency_us + per_byte_us * problem.profile.tensor_bytes.mean())
 
 
 def _held_bytes(

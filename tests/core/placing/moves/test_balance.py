@@ -21,6 +21,7 @@ from enplace.placing.moves.steps import (
     new_stop_flag,
     state_of,
 )
+from enplace.placing.moves.timeline import middle_us, shares_of_work, smooth_shares
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.problem import Problem
 
@@ -68,8 +69,16 @@ def random_placement(problem, seed):
     return np.where(problem.unit_allowed, lots, -1.0).argmax(axis=1)[problem.unit]
 
 
-@given(problems(), st.floats(0.01, 2.0), st.sampled_from([1e-9, 10.0]), st.integers(0, 99))
-def test_annealing_keeps_to_the_constraints_and_knows_what_it_gains(problem, weight, hot, seed):
+@given(
+    problems(),
+    st.floats(0.01, 2.0),
+    st.sampled_from([1e-9, 10.0]),
+    st.sampled_from([0.3, 1.0]),
+    st.integers(0, 99),
+)
+def test_annealing_keeps_to_the_constraints_and_knows_what_it_gains(
+    problem, weight, hot, zone, seed
+):
     start = random_placement(problem, seed)
     bands = np.random.default_rng(seed).integers(0, 4, (GRIDS, problem.profile.n_ops))
     draw, n_devices = np.random.default_rng(seed), problem.cluster.n_devices
@@ -77,7 +86,21 @@ def test_annealing_keeps_to_the_constraints_and_knows_what_it_gains(problem, wei
     own_bytes = draw.uniform(0.0, 99.0, problem.profile.n_ops)
     copy_bytes = draw.uniform(0.0, 99.0, problem.profile.n_tensors)
     balance = Balance(
-        bands, 50.0, pace, own_bytes, copy_bytes, holding, weight, weight / 2, hot, hot / 10, 200
+        bands,
+        50.0,
+        pace,
+        own_bytes,
+        copy_bytes,
+        holding,
+        weight,
+        weight / 2,
+        hot,
+        hot / 10,
+        200,
+        0.0,
+        1.0,
+        draw.permutation(problem.n_units),
+        max(1, int(zone * problem.n_units)),
     )
     even_us = np.maximum((pace * work_us(problem, balance, start)).mean(axis=2), 1e-3)
 
@@ -101,7 +124,21 @@ def test_a_balance_that_is_stopped_moves_nothing():
     device = start.copy()
     bands, none = np.zeros((GRIDS, 40), np.int64), np.zeros(problem.profile.n_tensors)
     balance = Balance(
-        bands, 1.0, np.ones(2), np.zeros(40), none, np.zeros(2), 1.0, 1.0, 100.0, 1.0, 1000
+        bands,
+        1.0,
+        np.ones(2),
+        np.zeros(40),
+        none,
+        np.zeros(2),
+        1.0,
+        1.0,
+        100.0,
+        1.0,
+        1000,
+        0.0,
+        1.0,
+        np.arange(40),
+        40,
     )
     anneal_balance(build_machine(problem), balance, device, np.random.default_rng(0), stop)
     assert (device == start).all()
@@ -128,6 +165,23 @@ def test_balances_find_the_strands_that_list_schedules_tear_apart():
     found = planted(400, 4, 5, crossing=0.3, transfer_us=500, span=400)
     start_us, step_us = steps_us(found)
     assert step_us / found.best_us - 1 < (start_us / found.best_us - 1) / 3
+
+
+def test_a_moving_zone_finds_placements_that_match_from_beginning_to_end_of_a_long_graph():
+    found = planted(6000, 4, 4, crossing=0.7, transfer_us=500, span=40)
+    level = make_level(found.problem, np.arange(6000))
+    state = LevelPlan(level, found.problem.profile.topological_order, np.zeros(6000, np.int64))
+    state = balance_step(100)(state, 1, 0.0, new_stop_flag())
+    assert state.makespan_us < 1.03 * found.best_us
+
+
+def test_ops_are_sorted_by_time_from_what_they_are_joined_to():
+    found = planted(2000, 4, 4, crossing=0.3, transfer_us=100, span=20)
+    work_us = found.problem.time_us.min(axis=1)
+    planned = shares_of_work(simulate(found.problem, found.plan).op_start_us, work_us)
+    paths = shares_of_work(middle_us(found.problem), work_us)
+    guess = smooth_shares(found.problem)
+    assert np.abs(guess - planned).mean() < np.abs(paths - planned).mean() / 2
 
 
 def test_balances_leave_a_shared_channel_time_to_send():
