@@ -335,6 +335,14 @@ class Document(QObject):
         """Keep ops on one device from now on."""
         return self._edit_ops("colocate “{ops}”", edits.colocate, ops)
 
+    def stay_close(self, most: int) -> bool:
+        """Let placers move at most so many ops of the current plan from now on."""
+        name = self.current.name if self.current is not None else ""
+        return self._edit(
+            f"stay close to “{name}”, {count(most, 'op')} may move",
+            lambda project: edits.stay_close(project, most),
+        )
+
     def keep_whole(self, pattern: str) -> bool:
         """Keep each layer on one device; a regex tells the layers apart."""
         return self._edit(

@@ -290,6 +290,20 @@ def colocate(project: OpenProject, ops: Collection[int]) -> OpenProject:
     return constrain(project, together=(*project.problem.together, tuple(sorted(map(int, ops)))))
 
 
+def stay_close(project: OpenProject, most: int) -> OpenProject:
+    """Let placers run at most so many ops elsewhere than in the current plan, from now on.
+
+    Raises
+    ------
+    PlanError
+        If there is no plan.
+    """
+    if project.current is None:
+        raise PlanError("there is no plan to stay close to yet; press Solve first")
+    placement = tuple(enumerate(project.current.plan.device.tolist()))
+    return constrain(project, stay_close=[(placement, most)])
+
+
 def keep_whole(project: OpenProject, pattern: str) -> OpenProject:
     """Keep the ops of each layer on one device; a regex tells the layers apart."""
     layers = find_layers(pattern, project.problem.profile, "keep whole")

@@ -34,6 +34,11 @@ ABOUT_WHOLE = (
     "Ops stay together on one device if their names or scopes have\n"
     "the same match of this regex, such as layers/\\d+:"
 )
+STAY_CLOSE, USUAL_MOVED = "Stay close to this plan", 40
+ABOUT_CLOSE = (
+    "Solve again from this plan, with most ops where they are.\n"
+    "The constraint holds until you remove it.\n\nOps that may move, at most:"
+)
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 EXPORTS = {
@@ -254,6 +259,17 @@ def _keep_whole(studio: Studio) -> None:
             studio.document.keep_whole(pattern)
 
 
+def _stay_close(studio: Studio) -> None:
+    current = studio.document.current
+    if current is not None:
+        n_ops = len(current.plan.device)
+        most, accepted = QInputDialog.getInt(
+            studio.window, STAY_CLOSE, ABOUT_CLOSE, min(USUAL_MOVED, n_ops), 1, n_ops
+        )
+        if accepted and studio.document.stay_close(most):
+            studio.solving.solve()
+
+
 def _remove_plan(studio: Studio) -> None:
     if studio.document.current is not None:
         studio.document.remove_plan(studio.document.current)
@@ -336,6 +352,8 @@ _ACTIONS: tuple[Action, ...] = (
     Action("solve", "Solve", "Plan", ("Ctrl+Return",), lambda s: s.solving.solve(), _solvable),
     Action("cancel", "Stop solving, keep the best", "Plan", ("Ctrl+.",),
            lambda s: s.solver.cancel(), lambda s: s.solver.busy),
+    Action("stay-close", f"{STAY_CLOSE}…", "Plan", (), _stay_close,
+           lambda s: _planned(s) and _solvable(s)),
     Action("next-moves", "Find the next moves", "Plan", ("M",),
            lambda s: s.panes.open("moves"), _planned),
     Action("methods", "Choose method…", "Plan", ("Ctrl+M",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from PySide6.QtCore import QByteArray, QRect, QSettings, QSize, Qt, QTimer
@@ -119,6 +120,8 @@ class MainWindow(QMainWindow):
         header.compare_pressed.connect(studio.solving.ask_compare)
         header.cluster_pressed.connect(studio.solving.choose_cluster)
         header.method_menu.all_wanted.connect(studio.solving.choose_method)
+        close = partial(studio.document.requests.run_action.emit, "stay-close")
+        header.method_menu.close_wanted.connect(close)
         header.run_pressed.connect(self.menus.by_id["run"].trigger)
         start.sample_chosen.connect(studio.files.open_sample)
         start.file_chosen.connect(studio.files.open_path)

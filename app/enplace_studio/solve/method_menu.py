@@ -20,6 +20,8 @@ class MethodMenu(QMenu):
 
     all_wanted = Signal()
     """The user wants to see every method with its options."""
+    close_wanted = Signal()
+    """The user wants a better plan close to the one on the screen."""
 
     def __init__(self, solver: Solver, chosen: ChosenMethod, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -43,6 +45,9 @@ class MethodMenu(QMenu):
         self.addSeparator()
         self._add(group, suggested(self._solver.methods.values(), recent))
         self.addSeparator()
+        close = self.addAction("Stay close to this plan…")
+        close.setToolTip(plain_tip("Solve again with at most so many ops elsewhere than now"))
+        close.triggered.connect(self.close_wanted.emit)
         self.addAction("All methods and options…").triggered.connect(self.all_wanted.emit)
 
     def _add(self, group: QActionGroup, choices: Iterable[tuple[str, str]]) -> None:

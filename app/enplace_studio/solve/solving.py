@@ -17,6 +17,7 @@ from enplace.names.rules import read_rules
 from enplace.option import Value
 from enplace.placing.options import STAGE_OPTIONS, load_values
 from enplace.placing.registry import WARM_START
+from enplace.placing.relabel import relabel_like
 from enplace.text import count, seconds
 from enplace.values.constraints import DEVICE, KINDS, OP, look_up, same
 from enplace.values.plan import Plan
@@ -439,9 +440,13 @@ def _simulated(job: Job, plan: Plan, project: OpenProject) -> PlanEntry:
     """Simulate a plan, and compute its memory now, so that showing it does not have to.
 
     If speeds or the cluster have changed since its job started, it is treated as the plans in the
-    list were.
+    list were. Otherwise devices that are alike are named as in the plan on the screen.
     """
     schedule = simulate_priced(job.problem, plan)
+    now, shown = project.problem, project.current
+    is_alike = job.problem.cluster is now.cluster and _asks_the_same(job.problem, now)
+    if shown is not None and is_alike and plan.splits == now.splits:
+        schedule = relabel_like(schedule, shown.plan)  # so that colours stay
     entry = PlanEntry("", schedule.plan, schedule)
     if job.problem.cluster != project.problem.cluster:
         entry = edits.carry_over(entry, project, job.cluster or job.problem.cluster)

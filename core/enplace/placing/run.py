@@ -18,6 +18,7 @@ from enplace.names.guessed_passes import backward_hint, may_have_backward
 from enplace.option import Value
 from enplace.placing.fitting import find_fit
 from enplace.placing.incumbents import Best, Incumbent, find_proof, is_better
+from enplace.placing.next_moves.search import climb
 from enplace.placing.obey import known_to_placers, obey
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.registry import EXACT, MEMORY, TIES, Placer, find_placer, placers
@@ -109,11 +110,16 @@ def place_with_each(
 
 def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
     """Return the plan's schedule after all the work that counts towards the solving time."""
+    given = options.start
+    if given is not None and any(kind.is_checked for kind in problem.constraints):
+        # Placers know no budgets, and a plan that was moved back to keep them is often worse.
+        start = climb(problem, given, options.stop.limited(CLIMB_S).within(CLIMB_SHARE))
+        options = replace(options, start=start)
     watch = _Watch(problem, options)
     tried = _try_all(problem, chosen, options)
     exact = tried or Exact()
     plan = watch.run(chosen, exact.plan if exact.is_settled else None)
-    if options.start is not None and plan.acts_like(options.start):
+    if given is not None and plan.acts_like(given):
         fruitless = f"Nothing better than the plan given was found in {seconds(options.seconds)}."
         schedule = simulate(problem, plan.with_notes(fruitless, plan.note))
     else:
@@ -248,6 +254,10 @@ def _with_first_note(plan: Plan, note: str) -> Plan:
     if plan.objective == STEP_TIME:
         return plan.with_notes(note, plan.note)
     return plan.with_notes(as_clause(note), plan.note, separator="; ")
+
+
+CLIMB_S, CLIMB_SHARE = 10.0, 0.5
+"""Time for improving a plan to stay close to, without a limit, and the share of it that is used."""
 
 
 class _Watch:

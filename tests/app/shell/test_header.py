@@ -110,8 +110,8 @@ def test_the_menu_lists_recent_methods_and_one_of_each_purpose(make_header):
         Method("absent", "Absent", "", ("step-time",), ("splits",), "it is not installed"),
     )
     header, _, chosen = make_header(solver)
-    last = "All methods and options…"
-    assert texts(header.method_menu) == ["Best", "Both", "Query", last]
+    last = ["Stay close to this plan…", "All methods and options…"]
+    assert texts(header.method_menu) == ["Best", "Both", "Query", *last]
     chosen.set_method("other")
     chosen.set_method("both", objective="latency")
     assert texts(header.method_menu)[:3] == ["Both, query", "Other", "Best"]

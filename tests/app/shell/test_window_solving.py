@@ -603,3 +603,38 @@ def test_a_plan_made_before_a_pin_is_brought_up_to_date(make_window, qtbot):
         action.trigger()
     assert window.document.current.plan.method == "expert"
     assert window.document.current.schedule.problem is window.document.problem
+
+
+def test_a_plan_close_to_the_one_shown_is_searched_from_it(window, monkeypatch):
+    started, asked = [], []
+    monkeypatch.setattr(window.solver, "solve", lambda *_, **more: started.append(more))
+
+    def answer(parent, title, text, value, low, high):
+        asked.append((value, low, high))
+        return 2, True
+
+    monkeypatch.setattr("enplace_studio.shell.actions.QInputDialog.getInt", answer)
+    shown = window.document.current
+    search = Method("search", "Search", "", ("step-time",), ("warm-start",), "")
+    window.solver.methods, window.solver.default_method = {"search": search}, "search"
+    window.solver.methods_changed.emit()
+    window.document.requests.run_action.emit("stay-close")
+    assert asked == [(3, 1, 3)]
+    ((placement, most),) = window.document.problem.constraints["stay-close"]
+    assert [device for _, device in placement] == shown.plan.device.tolist()
+    assert most == 2
+    assert started[0]["start"] is window.document.current.plan
+    window.document.undo_stack.undo()
+    assert not window.document.problem.constraints
+
+
+def test_a_new_plan_keeps_the_colours_of_devices_that_are_alike(window):
+    shown, problem = window.document.current, window.document.problem
+    where = shown.plan.device.tolist()
+    other = plan_of(problem, {name: 1 - d for name, d in zip("abc", where, strict=True)})
+    step_us = simulate(problem, other).makespan_us
+    window.solver.solved.emit(Job(1, problem, "heft", None, True), other)
+    window.studio.solving.wait()
+    *_, listed = window.document.plans
+    assert listed.plan.device.tolist() == shown.plan.device.tolist()
+    assert listed.schedule.makespan_us == step_us

@@ -10,6 +10,7 @@ from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
 from enplace.placers import place
 from enplace.placing.next_moves import MOVE, ORDER, RECOMPUTE, SPLIT, SWAP, Idle, next_moves
+from enplace.placing.next_moves.search import climb
 from enplace.placing.stop import Stop
 from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
@@ -149,3 +150,15 @@ def test_a_search_that_is_stopped_has_what_it_found():
     found = next_moves(problem, plan, stop=Stop(cancelled=lambda: bool(seen)), report=seen.append)
     assert len(seen) == 1
     assert found == seen[0]
+
+
+def test_a_climb_stays_close_to_a_plan():
+    times = {f"op{at}": 10 for at in range(8)}
+    problem = Problem(profile_of(times), cluster_of(2))
+    plan = plan_of(problem, dict.fromkeys(times, 0))
+    placement = tuple(enumerate(plan.device.tolist()))
+    near = problem.constrained(stay_close=[(placement, 2)])
+    found = climb(near, plan, NO_LIMIT)
+    assert np.count_nonzero(found.device) == 2
+    assert simulate(near, found).makespan_us == 60
+    assert simulate(problem, climb(problem, plan, NO_LIMIT)).makespan_us == 40

@@ -17,9 +17,10 @@ from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
 from enplace.machine.pipelines.pipeline import fill_pipeline
 from enplace.names.groups import group_ops
-from enplace.placing.next_moves.edits import SPLIT, SWAP, Edit, edits_of, graph_of
+from enplace.placing.next_moves.edits import MOVE, SPLIT, SWAP, Edit, edits_of, graph_of
 from enplace.placing.next_moves.words import reason_of, title_of
 from enplace.placing.stop import Stop
+from enplace.placing.stopwatch import Stopwatch
 from enplace.text import ms, size
 from enplace.values.arrays import IntArray
 from enplace.values.plan import Plan
@@ -40,6 +41,10 @@ USUAL_S = 20.0
 
 WITHIN = 0.5
 """Share of what moves to a device that must run in an idle time there to fit in."""
+
+
+STEP_S = 1.0
+"""How long a climb looks for each of its moves, once it has found one."""
 
 
 class Idle(NamedTuple):
@@ -123,6 +128,7 @@ def next_moves(
     stop: Stop | None = None,
     idle: Idle | None = None,
     again: Sequence[tuple[IntArray, int]] = (),
+    split: bool = True,
     report: Report = ignore,
 ) -> tuple[NextMove, ...]:
     """Find the single edits that most improve a plan.
@@ -141,6 +147,8 @@ def next_moves(
         Find only what would run in this idle time of a device.
     again : sequence of (int array, int)
         Ops and devices of moves to try first.
+    split : bool
+        Whether ops may be split.
     report : callable
         Called with the moves found so far whenever there is a better one.
 
@@ -155,9 +163,41 @@ def next_moves(
     for edit in edits_of(search.before, again):
         if until():
             break
-        if search.try_edit(edit):
+        if (split or edit.kind != SPLIT) and search.try_edit(edit):
             report(search.offers())
     return search.offers()
+
+
+def climb(problem: Problem, plan: Plan, stop: Stop) -> Plan:
+    """Make one of the best moves after another, until none improves the plan.
+
+    A plan that breaks a constraint stays as it is. Its graph stays the same: no op is split.
+    """
+    again: list[tuple[IntArray, int]] = []
+    while not stop():
+        try:
+            found = _some_moves(problem, plan, stop, again)
+        except EnplaceError:
+            return plan
+        if not found:
+            return plan
+        plan = found[0].plan
+        again = [(move.ops, move.devices[0]) for move in found[1:] if move.kind == MOVE]
+    return plan
+
+
+def _some_moves(
+    problem: Problem, plan: Plan, stop: Stop, again: Sequence[tuple[IntArray, int]]
+) -> tuple[NextMove, ...]:
+    """Find the best moves among those tried in a moment, or the first one if it takes longer."""
+    clock = Stopwatch()
+    seen: list[Sequence[NextMove]] = []
+
+    def has_some() -> bool:
+        return stop() or bool(seen and clock.seconds > STEP_S)
+
+    turn = Stop(cancelled=has_some)
+    return next_moves(problem, plan, stop=turn, again=again, split=False, report=seen.append)
 
 
 class _Search:
