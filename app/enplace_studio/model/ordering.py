@@ -10,7 +10,7 @@ import numpy as np
 from enplace.errors import OrderError, PlanError
 from enplace.machine import simulate
 from enplace.values.arrays import FloatArray, IntArray, inverse
-from enplace.values.plan import Plan, follow_graph
+from enplace.values.plan import Plan, as_run, follow_graph
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile, find_pairs
 from enplace.values.schedule import Schedule
@@ -72,7 +72,11 @@ def find_range(schedule: Schedule, ops: Collection[int]) -> Range:
     ------
     PlanError
         If the ops run on several devices.
+    OrderError
+        If the framework keeps the script's order.
     """
+    if as_run(schedule.problem.profile, schedule.plan) is not schedule.plan:
+        raise OrderError("PyTorch keeps the script's order; to change it, change the script")
     chosen, device = np.array(sorted(ops), dtype=np.int64), schedule.plan.device
     here = int(device[chosen[0]])
     if (device[chosen] != here).any():

@@ -48,7 +48,7 @@ from enplace.readers.samples import Sample
 from enplace.readers.samples import samples as bundled_samples
 from enplace.serving.answer import Serving, find_serving
 from enplace.values.cluster import Cluster
-from enplace.values.plan import Plan
+from enplace.values.plan import Plan, under_policies
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem, split_problem
 from enplace.values.profile import Profile
 from enplace.values.schedule import Schedule
@@ -493,7 +493,7 @@ def simulate(
             "complete=True",
             reserve,
         )
-    chosen = replace(chosen, policy=policy or chosen.policy, links=links or chosen.links)
+    chosen = under_policies(problem.profile, chosen, policy, links)
     problem = without_split_groups(problem, chosen)
     return Result.of(with_bound(simulate_given(problem, chosen)))
 

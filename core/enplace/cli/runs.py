@@ -68,11 +68,10 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
 
 
 def _on_labels(run: MeasuredRun) -> list[list[str]]:
-    """Say in which order the ops ran, what was sent, and how long it took op by op."""
+    """Say what was sent, and how long it took op by op."""
     facts, plain_us = run.facts, run.stock_step_time_us
-    by_module, earlier = facts["placed_by_module"], facts["earlier_than_planned"]
+    by_module = facts["placed_by_module"]
     rows = [
-        ["ahead of the plan's order", f"{earlier:,}", f"{run.framework.name} keeps the script's"],
         ["transfers", f"{facts['transfers']:,}", f"{size(facts['moved_bytes'])} in a step"],
         ["step, op by op", ms(run.step_time_us), f"{run.framework.name} by itself: {ms(plain_us)}"],
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -190,12 +189,13 @@ def simulate(
     """
     from enplace.bounds import with_bound
     from enplace.machine.check_claims import simulate_given
+    from enplace.values.plan import under_policies
     from enplace.writers.trace import MARK
 
     outputs = [(SCHEDULE, schedule_file), (Kind("trace", MARK), trace_file)]
     check_outputs(outputs, profile, plan, choice["cluster"], force=force)
     problem, chosen = read_problem_and_plan(profile, plan, **choice)
-    chosen = replace(chosen, policy=policy or chosen.policy, links=links or chosen.links)
+    chosen = under_policies(problem.profile, chosen, policy, links)
     problem = without_split_groups(problem, chosen)
     if pipeline is not None:
         if schedule_file or trace_file:

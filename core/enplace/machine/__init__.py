@@ -14,6 +14,7 @@ from enplace.values.plan import (
     LINK_POLICIES,
     POLICIES,
     Plan,
+    as_run,
     check_plan,
     position_by_itself,
     runs_as_recorded,
@@ -34,8 +35,8 @@ def simulate(problem: Problem, plan: Plan) -> Schedule:
     """Simulate a plan under its own dispatch and link policies.
 
     The same input gives the same result to the last bit. If the plan splits ops, the schedule's
-    problem is that of the split graph. If it has no order, and the framework runs ops as they were
-    recorded, each device does so.
+    problem is that of the split graph. If the framework runs ops as they were recorded, each device
+    does so, in a pipeline only where the plan has no order.
 
     Raises
     ------
@@ -47,15 +48,16 @@ def simulate(problem: Problem, plan: Plan) -> Schedule:
     problem = split_problem(problem, plan.splits)
     check_plan(problem, plan)
     machine = build_machine(problem)
-    policy, position = plan.policy, plan.position
-    if runs_as_recorded(problem.profile, plan):
+    run_as = as_run(problem.profile, plan)
+    policy, position = run_as.policy, run_as.position
+    if runs_as_recorded(problem.profile, run_as):
         policy, position = "strict", position_by_itself(problem.profile)
     placement = lay_out(
         machine,
         plan.device.astype(np.int64),
         position.astype(np.int64),
         POLICIES.index(policy),
-        LINK_POLICIES.index(plan.links),
+        LINK_POLICIES.index(run_as.links),
     )
     times = run(machine, placement)
     if times.n_finished < problem.profile.n_ops:

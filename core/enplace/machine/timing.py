@@ -9,7 +9,7 @@ import numpy as np
 from enplace.compiling import kernel, loop
 from enplace.machine.kernel import Times, run
 from enplace.machine.layout import Machine
-from enplace.machine.placement import PRIORITY, Placement, lay_out
+from enplace.machine.placement import Placement, lay_out
 from enplace.values.arrays import FloatArray, IntArray
 
 
@@ -36,15 +36,21 @@ def new_timing(machine: Machine) -> Timing:
 
 
 @kernel
-def simulate_priority(
-    machine: Machine, device: IntArray, position: IntArray, links: int, timing: Timing
+def simulate_order(
+    machine: Machine,
+    device: IntArray,
+    position: IntArray,
+    policy: int,
+    links: int,
+    timing: Timing,
 ) -> float:  # pragma: no cover - compiled
-    """Simulate a placement whose devices take the ready op that comes first in an order.
+    """Simulate a placement in an order.
 
     Parameters
     ----------
-    links : int
-        How channels choose: an index into :data:`enplace.values.plan.LINK_POLICIES`.
+    policy, links : int
+        How devices and channels choose: indices into :data:`enplace.values.plan.POLICIES` and
+        :data:`~enplace.values.plan.LINK_POLICIES`.
     timing : Timing, written
 
     Returns
@@ -52,8 +58,7 @@ def simulate_priority(
     float
         When the last op or transfer ends, in µs.
     """
-    # As a variable: numba would compile again for a constant.
-    placement = lay_out(machine, device, position, int(np.int64(PRIORITY)), links)
+    placement = lay_out(machine, device, position, policy, links)
     return _record(placement, run(machine, placement), timing)
 
 

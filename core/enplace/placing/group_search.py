@@ -15,13 +15,14 @@ from enplace.compiling import kernel
 from enplace.errors import ProblemError
 from enplace.machine import simulate
 from enplace.machine.memory import find_excess
-from enplace.machine.placement import LINK_PRIORITY
-from enplace.machine.timing import new_timing, simulate_priority
+from enplace.machine.placement import LINK_FIFO, LINK_PRIORITY, PRIORITY, STRICT
+from enplace.machine.timing import new_timing, simulate_order
 from enplace.placing.incumbents import BestSchedule
 from enplace.placing.moves import make_level
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.repair import relieve
 from enplace.placing.settle import by_placed_rank, deciding_op, device_by_preference
+from enplace.values.arrays import inverse
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray, Profile
@@ -126,8 +127,11 @@ class GroupSearch:
     def _coarse_us(self, device: IntArray) -> float:
         """Score a placement of the coarse graph's nodes."""
         coarse, machine = self._level.problem, self._level.machine
-        position = by_placed_rank(coarse, device)
-        step_us = simulate_priority(machine, device, position, LINK_PRIORITY, self._timing)
+        kept = self._level.kept_order
+        position = by_placed_rank(coarse, device) if kept is None else inverse(kept)
+        # As variables: numba would compile again for constants.
+        serve = (PRIORITY, LINK_PRIORITY) if kept is None else (STRICT, LINK_FIFO)
+        step_us = simulate_order(machine, device, position, *serve, self._timing)
         excess = find_excess(machine, device, self._timing)
         # The host's memory is left out: compared with it, any excess of a GPU would look small.
         capacity = coarse.cluster.capacity_bytes[self.gpus].sum(dtype=np.float64)

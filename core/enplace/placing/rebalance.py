@@ -6,6 +6,7 @@ looks at each. A *part* is a set of placement units of one device that move toge
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -470,11 +471,16 @@ def _saving_moves(schedule: Schedule) -> list[tuple[int, int]]:
         for each in np.unique(ends[:, 1]).tolist()
     }
     makers = maker.tolist()
+    on = {each: Counter(at[unit] for unit in users[each]) for each in users}
 
     def sends(each: int, moved: int, to: int) -> int:
         """Count the transfers of a tensor if a unit were elsewhere."""
-        where = {to if unit == moved else at[unit] for unit in users[each]}
-        return len(where - {to if makers[each] == moved else at[makers[each]]})
+        users_on, here, reads = on[each], at[moved], moved in users[each]
+        source = to if makers[each] == moved else at[makers[each]]
+        left = reads and to != here and users_on[here] == 1
+        stays = source in users_on and not (left and source == here)
+        n_devices = len(users_on) - left + (reads and to not in users_on)
+        return n_devices - (stays or (reads and source == to))
 
     found = []
     for unit, tensors in touches.items():

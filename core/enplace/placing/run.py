@@ -26,7 +26,7 @@ from enplace.placing.repair import has_time_to_rearrange
 from enplace.placing.small import ENGINE, NOTHING_FITS, Exact, find_shortest, is_small
 from enplace.placing.ties import SHARE, on_each_alone, settle_ties, stop_of_ties
 from enplace.text import as_clause, percent, seconds
-from enplace.values.plan import Plan, check_plan
+from enplace.values.plan import Plan, as_run, check_plan
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem, split_problem
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
@@ -147,6 +147,7 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
                 engine=ENGINE if exact.is_settled else "",
             )
         )
+    plan = as_run(schedule.problem.profile, plan)
     plan = replace(plan, solve_seconds=options.seconds, seed=options.seed)
     return replace(schedule, plan=plan)
 
@@ -349,7 +350,7 @@ class _Watch:
 def _evaluate(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
     """Check a plan and its claims; add the value of the objective if its method has another."""
     problem = split_problem(problem, plan.splits)
-    plan = obey(problem, plan)
+    plan = as_run(problem.profile, obey(problem, plan))
     check_plan(problem, plan)
     if plan.objective == options.objective:
         return check_claims(problem, plan)

@@ -213,6 +213,35 @@ def runs_as_recorded(profile: Profile, plan: Plan) -> bool:
     return plan.policy == "fifo" and profile.measured.runs_as_recorded
 
 
+def as_run(profile: Profile, plan: Plan) -> Plan:
+    """Return a plan with the order in which its step will run.
+
+    Eager PyTorch issues the ops of all devices from one thread, in the order of the script, so each
+    device runs its own in that order, whatever the plan says. Stages of a pipeline keep theirs.
+    """
+    if plan.objective != STEP_TIME or not profile.measured.runs_as_recorded:
+        return plan
+    return replace(plan, position=position_by_itself(profile), policy="fifo", links="fifo")
+
+
+def under_policies(profile: Profile, plan: Plan, policy: str | None, links: str | None) -> Plan:
+    """Return a plan under other policies than its own, where some are given.
+
+    Raises
+    ------
+    PlanError
+        If the framework keeps the script's order, which no policy changes.
+    """
+    if policy is None and links is None:
+        return plan
+    if as_run(profile, plan) is not plan:
+        raise PlanError(
+            "PyTorch runs the ops of each device in the script's order, whatever a plan says; "
+            "leave out the policy and the links"
+        )
+    return replace(plan, policy=policy or plan.policy, links=links or plan.links)
+
+
 @lru_cache(maxsize=4)
 def position_by_itself(profile: Profile) -> IntArray:
     """Return the position of each op as the framework runs them without a plan; shape (n_ops,)."""

@@ -54,6 +54,14 @@ def test_ops_of_several_devices_have_no_place_in_one_order(document):
         find_range(document.schedule, [2, 3])
 
 
+def test_ops_of_pytorch_keep_the_order_of_the_script(qtbot):
+    recorded = replace(FOUR, measured=replace(FOUR.measured, framework="torch"))
+    document = document_of(recorded, cluster_of(2), dict.fromkeys("abcd", 0))
+    with qtbot.waitSignal(document.failed) as said:
+        assert not document.run_next([1], earlier=True)
+    assert said.args == ["PyTorch keeps the script's order; to change it, change the script"]
+
+
 @pytest.mark.parametrize(
     ("time_us", "slot"),
     [(1, Slot(1, True)), (19, Slot(1, True)), (21, Slot(2, True)), (36, None), (99, None)],

@@ -266,7 +266,6 @@ def test_a_run_on_labels_proves_where_ops_run_and_times_nothing():
     facts = {
         "labels": True,
         "placed_by_module": 2,
-        "earlier_than_planned": 3,
         "transfers": 4,
         "moved_bytes": 1 << 20,
         "placed_peak_bytes": {"GPU:1": 1 << 21},

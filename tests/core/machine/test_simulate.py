@@ -17,8 +17,8 @@ from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.constraints import Constraints
 from enplace.values.measurement import Measurement
 from enplace.values.memory import one_device_peak_bytes
-from enplace.values.plan import Plan
-from enplace.values.problem import Problem
+from enplace.values.plan import Plan, as_run, under_policies
+from enplace.values.problem import THROUGHPUT, Problem
 from problems import GIB, cluster_of, plan_of, planned_problems, profile_of
 
 
@@ -145,6 +145,27 @@ def test_ops_of_pytorch_run_as_recorded_where_a_plan_has_no_order():
         assert found.peak_bytes[0] == peak_bytes
         assert found.makespan_us == 6
     assert one_device_peak_bytes(Problem(recorded, cluster_of(1))) == 100
+
+
+def test_a_step_of_pytorch_runs_in_the_order_of_the_script_whatever_a_plan_says():
+    """The long branch was recorded last; a plan that begins with it cannot have its way."""
+    times = {"short": 1, "then": 1, "long": 5, "end": 5}
+    profile = profile_of(times, [("short", "then", 1), ("long", "end", 1)])
+    recorded = replace(profile, measured=Measurement(framework="torch"))
+    device = np.array([0, 0, 0, 1])
+    took = {}
+    for each in (profile, recorded):
+        problem = Problem(each, cluster_of(2, b0_us=0))
+        urgent = Plan(device, np.array([2, 3, 0, 1]), "hand", "strict", "priority")
+        schedule = simulate(problem, urgent)
+        took[each.measured.framework] = schedule.makespan_us
+        assert simulate(problem, as_run(each, urgent)).makespan_us == schedule.makespan_us
+        staged = replace(urgent, objective=THROUGHPUT, value_us=7.0)
+        assert simulate(problem, staged).op_start_us[2] == 0  # stages keep their order
+    assert took["torch"] == pytest.approx(took[""] + 2)
+    with pytest.raises(PlanError, match="in the script's order"):
+        under_policies(recorded, urgent, "priority", None)
+    assert under_policies(profile, urgent, "priority", None).policy == "priority"
 
 
 @pytest.mark.parametrize(("links", "first"), [("fifo", 3), ("priority", 2), ("ordered", 2)])

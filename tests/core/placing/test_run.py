@@ -1,5 +1,7 @@
 """A placer that lies about its own plan: what is shown is computed again."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.core.placers.problems import gpus, line
@@ -8,9 +10,11 @@ from tests.core.placers.test_os_dpos import one_layer
 from enplace import summary
 from enplace.bounds import Proof
 from enplace.errors import PlanError
+from enplace.machine import simulate
 from enplace.machine.latency import latency_us
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.placing import registry, run
+from enplace.placing.candidates import unordered
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.run import place
 from enplace.placing.settle import natural_position, settle
@@ -142,3 +146,18 @@ def test_a_proof_that_comes_after_the_last_report_counts_for_a_split_graph(monke
     monkeypatch.setitem(registry._registry, "liar", placer)
     result = place(problem, "liar")
     assert (result.bound_us, result.proven_by) == (7.0, "CP-SAT")
+
+
+@pytest.mark.parametrize("method", ["enplace", "heft", "local-search", "mcmc", "expert"])
+def test_plans_for_a_step_of_pytorch_are_found_and_told_in_the_order_of_the_script(method):
+    draw = np.random.default_rng(0)
+    edges = [(int(draw.integers(max(op - 6, 0), op)), op, 5) for op in range(1, 40)]
+    profile = line(draw.uniform(1, 30, 40).tolist(), edges)
+    recorded = replace(profile, measured=replace(profile.measured, framework="torch"))
+    problem = Problem(recorded, gpus(2))
+    asked = PlaceOptions(values={} if method in ("heft", "expert") else {"rounds": 30})
+    plan = place(problem, method, options=asked).plan
+    assert (plan.policy, plan.links) == ("fifo", "fifo")
+    assert plan.position.tolist() == [*range(40)]
+    whole = simulate(problem, unordered(problem, np.zeros(40, np.int64), "")[0]).makespan_us
+    assert simulate(problem, plan).makespan_us <= whole

@@ -13,7 +13,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QMenu, QWidget
 
-from enplace.errors import PlanError
+from enplace.errors import OrderError, PlanError
 from enplace.machine import critical_path
 from enplace.pictures.tracks import trace_path
 from enplace.values.schedule import Schedule
@@ -249,6 +249,9 @@ class TimelineCanvas(TimeCanvas):
         if is_along:
             try:
                 where = find_range(schedule, self.document.selection)
+            except OrderError as error:
+                self.document.failed.emit(str(error))
+                return Band(self.document, self.lanes, start)
             except PlanError:  # on several devices
                 return Band(self.document, self.lanes, start)
             return Reorder(self.document, self.lanes, schedule, where, start)

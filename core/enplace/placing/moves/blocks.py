@@ -13,8 +13,9 @@ import numpy as np
 from enplace.compiling import helper, kernel, loop, step
 from enplace.machine.layout import Machine
 from enplace.machine.memory import find_excess
+from enplace.machine.placement import STRICT
 from enplace.machine.ranks import placed_rank_us
-from enplace.machine.timing import Timing, new_timing, simulate_priority
+from enplace.machine.timing import Timing, new_timing, simulate_order
 from enplace.placing.moves.thrifty import thrifty_start_us
 from enplace.placing.random_numbers import draw_below
 from enplace.values.arrays import BoolArray, FloatArray, IntArray
@@ -41,11 +42,13 @@ class Accepting(NamedTuple):
 
     Attributes
     ----------
-    links : int
-        How channels choose: an index into :data:`enplace.values.plan.LINK_POLICIES`.
+    policy, links : int
+        How devices and channels choose: indices into :data:`enplace.values.plan.POLICIES` and
+        :data:`~enplace.values.plan.LINK_POLICIES`. Devices that follow their lists strictly keep
+        the given order.
     ranked : bool
         Whether devices take their ops by the upward ranks that a placement gives them, or else in
-        the given order, in which blocks then move as well.
+        the given order, in which blocks then move as well unless it is kept.
     thrifty : bool
         Whether they take, of those ranked, what has room first.
     rounds : int
@@ -56,6 +59,7 @@ class Accepting(NamedTuple):
         How much longer it may make it for less excess, as a share.
     """
 
+    policy: int
     links: int
     ranked: bool
     thrifty: bool
@@ -130,7 +134,7 @@ def _move_blocks(
         by_key = _sort_by(topological, trial_key)
         for at in range(n_ops):
             position[by_key[at]] = at
-        found = simulate_priority(machine, trial, position, accepting.links, timing)
+        found = simulate_order(machine, trial, position, accepting.policy, accepting.links, timing)
         # The excess is costly to find, and not needed for what is too long anyway.
         too_long = attempt > 0 and found > current * (1.0 + accepting.threshold)
         if too_long and (excess == 0 or found > current * (1.0 + accepting.slack)):
@@ -172,7 +176,8 @@ def _try_move(
 ) -> bool:  # pragma: no cover - compiled
     """Move some units to another device, or within the order; return whether any op moves."""
     count, to = _choose(m, blocks, order, device, draw, chosen)
-    moved = not accepting.ranked and draw.random() < 0.5
+    has_order = not accepting.ranked and accepting.policy != STRICT
+    moved = has_order and draw.random() < 0.5
     if moved:
         _move_in_order(m, chosen, count, key, draw)
     else:

@@ -14,7 +14,7 @@ from enplace.names.passes import last_parts, scopes_by_pass, split_pass
 from enplace.placing.moves.blocks import Blocks
 from enplace.values.arrays import csr_offsets, inverse, offsets
 from enplace.values.limits import MOST_DEPTH
-from enplace.values.plan import Plan
+from enplace.values.plan import Plan, follow_graph, position_by_itself
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -40,6 +40,15 @@ class Level:
     @cached_property
     def machine(self) -> Machine:
         return build_machine(self.problem)
+
+    @cached_property
+    def kept_order(self) -> IntArray | None:
+        """The groups in the order that the framework keeps, whatever a plan says; None if none."""
+        if not self.fine.profile.measured.runs_as_recorded:
+            return None
+        first = np.full(self.problem.profile.n_ops, len(self.group))
+        np.minimum.at(first, self.group, position_by_itself(self.fine.profile))
+        return inverse(follow_graph(self.problem.profile, first))
 
     @cached_property
     def tied(self) -> Machine:

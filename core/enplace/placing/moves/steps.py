@@ -20,7 +20,7 @@ from enplace.placing.moves.timeline import middle_us, shares_of_work, smooth_sha
 from enplace.placing.moves.windows import Annealing, sweep
 from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
-from enplace.values.plan import LINK_POLICIES, Plan
+from enplace.values.plan import LINK_POLICIES, POLICIES, Plan
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -184,16 +184,18 @@ def blocks_step(
     """
 
     def step(state: LevelPlan, seed: int, share: float, stop: BoolArray) -> LevelPlan:
-        order, device = state.order.copy(), state.device.copy()
+        kept, device = state.level.kept_order, state.device.copy()
+        order = (state.order if kept is None else kept).copy()
         makespan, excess = move_blocks(
             state.level.machine,
             state.level.blocks,
             order,
             device,
             Accepting(
-                links=LINK_POLICIES.index(links),
-                ranked=state.ranked,
-                thrifty=state.thrifty,
+                policy=POLICIES.index("priority" if kept is None else "strict"),
+                links=LINK_POLICIES.index(links if kept is None else "fifo"),
+                ranked=state.ranked and kept is None,
+                thrifty=state.thrifty and kept is None,
                 rounds=rounds,
                 threshold=threshold * (1 - min(1.0, share)) ** 2,
                 slack=slack / max(1.0 - share, 1e-9),
@@ -405,7 +407,9 @@ def elsewhere_step(state: LevelPlan, seed: int, share: float, stop: BoolArray) -
 def windows_step(
     state: LevelPlan, seed: int, share: float, stop: BoolArray, n_windows: int = WINDOWS
 ) -> LevelPlan:
-    """Anneal windows, beginning at a random place."""
+    """Anneal windows, beginning at a random place; blocks move if the framework keeps an order."""
+    if state.level.kept_order is not None:
+        return blocks_step("fifo", rounds=n_windows and BLOCK_ROUNDS)(state, seed, share, stop)
     n_ops = state.level.problem.profile.n_ops
     order, device = state.order.copy(), state.device.copy()
     draw = np.random.default_rng(seed)

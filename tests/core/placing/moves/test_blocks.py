@@ -14,7 +14,7 @@ from enplace.machine.layout import build_machine
 from enplace.placing.moves import Accepting, move_blocks
 from enplace.placing.moves.blocks import BLOCK_MOVES, DRAWS, RUN_MOVES, Blocks
 from enplace.values.arrays import inverse, offsets
-from enplace.values.plan import LINK_POLICIES, Plan
+from enplace.values.plan import LINK_POLICIES, POLICIES, Plan
 from enplace.values.problem import Problem
 
 
@@ -65,7 +65,8 @@ class Reference:
 
     def simulate(self, device, key):
         links = LINK_POLICIES[self.accepting.links]
-        plan = Plan(np.array(device), inverse(self.sort(key)), "x", "priority", links)
+        policy = POLICIES[self.accepting.policy]
+        plan = Plan(np.array(device), inverse(self.sort(key)), "x", policy, links)
         return simulate(self.problem, plan)
 
     def ranks(self, device):
@@ -105,7 +106,8 @@ class Reference:
         """Change the placement or the order in place; return whether any op moves."""
         units, to = self.choose(device)
         ops = [op for unit in units for op in np.flatnonzero(self.problem.unit == unit).tolist()]
-        if not self.accepting.ranked and self.draw.random() < 0.5:
+        keeps_order = POLICIES[self.accepting.policy] == "strict"
+        if not self.accepting.ranked and not keeps_order and self.draw.random() < 0.5:
             by = (2 * self.draw.random() - 1) * 2 ** (self.draw.random() * math.log2(len(device)))
             for op in ops:
                 key[op] += by
@@ -168,6 +170,7 @@ class Reference:
 @given(
     planned=planned_problems(),
     capacity_bytes=st.sampled_from([170, 2**30]),
+    policy=st.sampled_from(["priority", "strict"]),
     links=st.sampled_from(["fifo", "priority"]),
     ranked=st.booleans(),
     threshold=st.sampled_from([0.0, 0.2]),
@@ -175,7 +178,7 @@ class Reference:
     seed=st.integers(0, 99),
 )
 def test_blocks_move_like_those_of_the_reference(
-    planned, capacity_bytes, links, ranked, threshold, slack, seed
+    planned, capacity_bytes, policy, links, ranked, threshold, slack, seed
 ):
     problem, plan = planned
     devices = [replace(d, capacity_bytes=capacity_bytes) for d in problem.cluster.devices]
@@ -185,7 +188,9 @@ def test_blocks_move_like_those_of_the_reference(
         assume(False)
     draw, blocks = np.random.default_rng(seed), random_blocks(problem.n_units, seed)
     order, device = np.array(problem.profile.topological_order), np.array(plan.device)
-    accepting = Accepting(LINK_POLICIES.index(links), ranked, False, 12, threshold, slack)
+    serve = POLICIES.index(policy), LINK_POLICIES.index(links)
+    ranked = ranked and policy == "priority"
+    accepting = Accepting(*serve, ranked, False, 12, threshold, slack)
     reference = Reference(problem, blocks, accepting, np.random.default_rng(seed))
     expected = reference.run(order, device)
     stop = np.zeros(1, dtype=bool)

@@ -12,6 +12,7 @@ from enplace.errors import DoesNotFitError
 from enplace.machine import simulate
 from enplace.machine.layout import build_machine
 from enplace.machine.memory import find_excess
+from enplace.machine.placement import PRIORITY
 from enplace.machine.timing import new_timing
 from enplace.placing.moves import Accepting, Annealing, make_level, move_blocks, sweep
 from enplace.placing.moves.order import empty_schedule, find_tails, new_tails, simulate_order
@@ -121,7 +122,7 @@ def run_block_moves(problem, order, device, links, ranked, rounds):
     level = make_level(problem, np.arange(problem.profile.n_ops))
     return move_blocks(
         level.machine, level.blocks, order, device,
-        Accepting(links, ranked, False, rounds, 0.0, np.inf),
+        Accepting(PRIORITY, links, ranked, False, rounds, 0.0, np.inf),
         np.random.default_rng(0), np.zeros(1, dtype=bool),
     )  # fmt: skip
 

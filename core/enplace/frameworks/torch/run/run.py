@@ -318,7 +318,6 @@ def _facts(
         "placed_by_module": len(by_module),
         "not_recorded": sum(name not in names for name in planned),
         "not_in_plan": dict(middle.unplanned),
-        "earlier_than_planned": _count_earlier(problem, plan, follower.names, middle),
     }
 
 
@@ -326,23 +325,6 @@ def _about(follower: Follower, devices: str) -> dict[str, Any]:
     """Collect the details that runs by op and by module share."""
     about = about_run(devices, follower.n_compared, follower.is_compiled)
     return {**about, "warm_ups": min(WARM_UPS, follower.n_compared)}
-
-
-def _count_earlier(problem: Problem, plan: Plan, names: Sequence[str], middle: StepSeen) -> int:
-    """Count the ops that began before one that the plan puts ahead of them on their device."""
-    index, began = problem.profile.index, []
-    for number, seen in middle.nodes.items():
-        op = index.get(names[number])
-        if op is not None and np.isfinite(seen.start_us):
-            began.append((plan.device[op], seen.start_us, plan.position[op]))
-    earlier = 0
-    for device in range(problem.cluster.n_devices):
-        own = sorted((start_us, position) for at, start_us, position in began if at == device)
-        positions = np.array([position for _, position in own], dtype=np.int64)
-        if len(positions):
-            later = np.minimum.accumulate(positions[::-1])[::-1]
-            earlier += int((positions[:-1] > later[1:]).sum())
-    return earlier
 
 
 def _predicted(problem: Problem, plan: Plan, names: Sequence[str]) -> Schedule | None:
