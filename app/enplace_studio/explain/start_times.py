@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from enplace.machine import CriticalPath, critical_path, path_to, simulate
+from enplace.machine import CriticalPath, critical_path, path_to
+from enplace.machine.limits import Limit, name_group, number_parts, sum_parts
 from enplace.names.groups import Grouping
 from enplace.text import count, elide_middle, ms
-from enplace.values.arrays import FloatArray, IntArray
+from enplace.values.arrays import IntArray
 from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.differences import path_parts
@@ -38,120 +39,6 @@ def explain_place(schedule: Schedule, ops: IntArray) -> str:
     else:
         sentences.append("Not on the critical path.")
     return " ".join(filter(None, sentences))
-
-
-@dataclass(frozen=True, eq=False)
-class Limit:
-    """A part of the critical path.
-
-    Attributes
-    ----------
-    what : str
-        A group of ops, or a link.
-    time_us : float
-    ops : tuple of int
-        The ops that run then; for a link, those whose outputs are sent.
-    link : tuple of int, optional
-        The devices that a link leads from and to.
-    device : int, optional
-        The device of a group.
-    where : str
-        What follows ``what`` to name that device.
-    """
-
-    what: str
-    time_us: float
-    ops: tuple[int, ...]
-    link: tuple[int, int] | None = None
-    device: int | None = None
-    where: str = ""
-
-    @property
-    def name(self) -> str:
-        return f"{self.what}{self.where}"
-
-
-def step_if_free(schedule: Schedule, limit: Limit) -> float:
-    """Simulate the plan again with a part of its critical path for free; return the step time.
-
-    The ops take no time, or the link does not. The order stays as it is, so this is what the part
-    itself costs, not what a new plan would gain. A step that gets longer, or shorter by next to
-    nothing, counts as unchanged.
-    """
-    problem = schedule.problem
-    if limit.link is None:
-        profile = problem.measured_profile
-        time_us = profile.time_us.copy()
-        time_us[list(limit.ops)] *= 0  # where an op cannot run, it still cannot
-        free = replace(problem, measured_profile=replace(profile, time_us=time_us))
-    else:
-        links = tuple(
-            replace(each, b0_us=0.0, b1_us_per_byte=0.0)
-            if (each.source, each.target) == limit.link
-            else each
-            for each in problem.cluster.links
-        )
-        free = replace(problem, cluster=replace(problem.cluster, links=links))
-    step_us = simulate(free, schedule.plan).makespan_us
-    return step_us if schedule.makespan_us - step_us > SHORT_US else schedule.makespan_us
-
-
-def find_limits(schedule: Schedule, grouping: Grouping, most: int | None = None) -> list[Limit]:
-    """Sum the critical path by group and device and by link; return the longest parts.
-
-    The times of all parts, and the time that nothing runs or is sent, add up to the step time.
-    """
-    path = critical_path(schedule)
-    part, ops = _parts(schedule, grouping, path)
-    at = np.unique(part, return_inverse=True)[1]
-    limits = _limits(schedule, grouping, path, ops, at, path.finish_us - path.start_us)
-    return sorted(limits, key=lambda limit: -limit.time_us)[:most]
-
-
-def _parts(schedule: Schedule, grouping: Grouping, path: CriticalPath) -> tuple[IntArray, IntArray]:
-    """Number the part of each step of a path: a group or one op and its device, or a link.
-
-    Also return the op of each step; for a transfer, the one whose output is sent.
-    """
-    profile = schedule.problem.profile
-    moves, n = path.is_transfer, schedule.problem.cluster.n_devices
-    ops, sent = path.number.copy(), path.number[moves]
-    ops[moves] = profile.tensor_op[schedule.transfer_tensor[sent]]
-    group = grouping.group[ops]
-    what = np.where(group >= 0, group, grouping.n_groups + ops)
-    part = what * n + schedule.plan.device[ops]
-    links = schedule.transfer_from[sent] * n + schedule.transfer_to[sent]
-    part[moves] = (grouping.n_groups + profile.n_ops) * n + links
-    return part, ops
-
-
-def _limits(
-    schedule: Schedule,
-    grouping: Grouping,
-    path: CriticalPath,
-    ops: IntArray,
-    at: IntArray,
-    time_us: FloatArray,
-) -> list[Limit]:
-    """Make a limit of all steps of a path with the same number."""
-    first = np.unique(at, return_index=True)[1]
-    times_us = np.bincount(at, time_us)
-    limits = []
-    for i, step in enumerate(first.tolist()):
-        within, time = tuple(np.unique(ops[at == i]).tolist()), float(times_us[i])
-        number = int(path.number[step])
-        if path.is_transfer[step]:
-            ends = int(schedule.transfer_from[number]), int(schedule.transfer_to[number])
-            what = " → ".join(device_of(schedule, end) for end in ends)
-            limits.append(Limit(what, time, within, link=ends))
-        else:
-            what, device = (
-                _group_name(schedule, grouping, number),
-                int(schedule.plan.device[number]),
-            )
-            where = f" on {device_of(schedule, device)}"
-            limits.append(Limit(what, time, within, device=device, where=where))
-    return limits
 
 
 @dataclass(frozen=True)
@@ -195,15 +82,15 @@ def find_chain(schedule: Schedule, grouping: Grouping, gap: Gap) -> Chain:
     path = CriticalPath(whole.is_transfer[during], whole.number[during], start_us, finish_us, 0.0)
     if not len(start_us):
         return Chain(path, [])
-    part, ops = _parts(schedule, grouping, path)
+    part, ops = number_parts(schedule, grouping, path)
     sent = np.where(path.is_transfer, grouping.group[ops], 0)
     changes = [np.diff(each, prepend=each[:1]) != 0 for each in (part, sent)]
     at = np.cumsum(changes[0] | changes[1])
     time_us = finish_us - np.maximum(start_us, gap.since_us)
-    steps = _limits(schedule, grouping, path, ops, at, time_us)
+    steps = sum_parts(schedule, grouping, path, ops, at, time_us)
     for i, first in enumerate(np.unique(at, return_index=True)[1].tolist()):
         if path.is_transfer[first]:
-            what = _group_name(schedule, grouping, int(ops[first]))
+            what = name_group(schedule, grouping, int(ops[first]))
             steps[i] = replace(steps[i], what=f"{what}: {steps[i].what}")
     return Chain(path, steps[::-1])
 
@@ -260,11 +147,6 @@ def explain_gap(schedule: Schedule, gap: Gap) -> str:
     if gap.op is None:
         return f"{idle_text(schedule, gap)}."
     return explain_start(schedule, gap.op, device_of(schedule, gap.device))
-
-
-def _group_name(schedule: Schedule, grouping: Grouping, op: int) -> str:
-    group = int(grouping.group[op])
-    return grouping.names[group] if group >= 0 else schedule.problem.profile.op_names[op]
 
 
 def explain_step(before: Schedule, after: Schedule) -> str:

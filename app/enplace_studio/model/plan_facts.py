@@ -9,6 +9,7 @@ import numpy as np
 
 from enplace.errors import EnplaceError
 from enplace.machine import critical_path
+from enplace.machine.plan_words import say_where
 from enplace.text import (
     AS_FAST,
     as_sentence,
@@ -145,6 +146,8 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry, stale: str) 
         f"{transfers}, {size(sent_bytes(schedule))} in all",
         f"peak memory: {peak_text(schedule) or 'almost none'}",
     ]
+    if entry.cluster is None and entry.plan.splits == project.problem.splits:
+        lines += say_where(schedule, project.grouping)
     if entry.plan.note:
         lines.append(as_sentence(entry.plan.note))
     if entry.run is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,6 +51,8 @@ class Result:
         Other plans for the same model to compare this one with, by what they are.
     about_references : str
         Why some are missing, in a sentence.
+    notes : sequence of (str, str)
+        What people have noted: on what, and their words.
     """
 
     schedule: Schedule
@@ -59,6 +61,7 @@ class Result:
     compile_seconds: float = 0.0
     references: Mapping[str, Reference] = field(default_factory=dict)
     about_references: str = ""
+    notes: Sequence[tuple[str, str]] = ()
 
     @property
     def plan(self) -> Plan:

@@ -9,7 +9,10 @@ from html import escape
 import numpy as np
 
 from enplace.machine import critical_path
+from enplace.machine.plan_words import join, name_ranges, say_limits, say_where
 from enplace.names.by_scope import count_by_scope
+from enplace.names.groups import group_ops
+from enplace.pictures.cluster_svg import cluster_svg
 from enplace.pictures.graph_svg import graph_svg
 from enplace.pictures.memory_svg import memory_svg
 from enplace.pictures.palette import colour_numbers
@@ -20,6 +23,7 @@ from enplace.values.constraints import DEVICE, OP, Kind, Row
 from enplace.values.device_names import device_label
 from enplace.values.plan_facts import facts_to_json
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
+from enplace.values.profile import Profile
 from enplace.values.result import Reference, Result, reference_of
 from enplace.values.schedule import Schedule
 from enplace.values.spare_memory import about_full, about_reserves
@@ -52,6 +56,7 @@ def report_html(result: Result) -> str:
         "How to apply it": _how_to_apply(schedule),
         "Plan": _settings(schedule),
     }
+    grouping = group_ops(profile)
     pictures = (graph_svg(schedule), timeline_svg(result), memory_svg(schedule))
     parts = [
         f"<h1>{escape(profile.name)}</h1>",
@@ -59,11 +64,24 @@ def report_html(result: Result) -> str:
         f"{escape(_sentence(cluster.description))} All times are predicted.",
         f"{escape(' '.join((measured.about_times, measured.about_passes, *measured.notes)))}</p>",
         f'<section class="facts">{"".join(_facts(result))}</section>',
+        _in_words("What it does", say_where(schedule, grouping)),
+        _in_words("What limits the step", say_limits(schedule, grouping)),
+        _notes(result),
         _compared(result),
-        *(f"<section>{picture}</section>" for picture in pictures),
+        *(f"<section>{picture}</section>" for picture in (*pictures, cluster_svg(cluster))),
         *(section(title, body) for title, body in sections.items()),
     ]
     return page(f"{profile.name}: placement", parts)
+
+
+def _in_words(title: str, sentences: Sequence[str]) -> str:
+    lines = "".join(f"<div>{escape(each)}</div>" for each in sentences)
+    return section(title, lines) if sentences else ""
+
+
+def _notes(result: Result) -> str:
+    """Show what people have noted on the plan and on parts of the model."""
+    return section("Notes", pairs(result.notes)) if result.notes else ""
 
 
 def _sentence(text: str) -> str:
@@ -177,12 +195,16 @@ def _say(kind: Kind, rows: Sequence[Row], problem: Problem) -> list[tuple[str, s
         for op, device in rows:
             places.setdefault(names[op], []).append(devices[device])
         joined = {name: ", ".join(there) for name, there in places.items()}
-        return [(f"{kind.label} {there}", text) for text, there in _by_scope(joined)]
+        return [
+            (f"{kind.label} {there}", text) for text, there in _by_name(joined, problem.profile)
+        ]
     if kind.roles == (OP, OP):
         return [(kind.label, kind.sentence.format(*pair)) for pair in _orders(rows, problem)]
 
     def some(ops: Sequence[int]) -> str:
-        return ", ".join(text for text, _ in _by_scope({names[op]: "" for op in ops}))
+        return ", ".join(
+            text for text, _ in _by_name({names[op]: "" for op in ops}, problem.profile)
+        )
 
     return [
         (kind.label, kind.sentence.format(*kind.texts(row, some, devices.__getitem__)))
@@ -204,6 +226,27 @@ def _splits(problem: Problem) -> str:
     """Sum up which ops are split and how, by scope."""
     ways = {each.op: f"into {each.parts} by {each.dimension}" for each in problem.splits}
     return pairs([(way, text) for text, way in _by_scope(ways)])
+
+
+def _by_name(keys: Mapping[str, str], profile: Profile) -> list[tuple[str, str]]:
+    """Name groups as the graph does, and of other ops a few scopes, each with its key."""
+    grouping, number = group_ops(profile), {name: op for op, name in enumerate(profile.op_names)}
+    names: dict[str, list[str]] = {}
+    for name, key in keys.items():
+        names.setdefault(key, []).append(name)
+    rows = []
+    for key, members in names.items():
+        group = grouping.group[[number[name] for name in members]]
+        has = np.bincount(group + 1, minlength=grouping.n_groups + 1)[1:]
+        whole = np.flatnonzero((has > 1) & (has == grouping.sizes))
+        if len(whole):
+            n_ops = int(has[whole].sum())
+            named = join(name_ranges(grouping, whole.tolist()))
+            rows.append((f"{named} ({count(n_ops, 'op')})", key))
+        in_whole = np.isin(group, whole).tolist()
+        rest = {name: key for name, is_in in zip(members, in_whole, strict=True) if not is_in}
+        rows += _by_scope(rest)
+    return rows
 
 
 def _by_scope(keys: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from documents import chain_document, document_of
 from enplace.errors import EnplaceError
 from enplace.machine import critical_path, simulate
+from enplace.machine.limits import Limit, find_limits, step_if_free
 from enplace.names.groups import group_ops
 from enplace.text import ms
 from enplace.values.constraints import Constraints
@@ -17,11 +18,8 @@ from enplace.values.problem import Problem
 from enplace_studio.explain.reasons import why_here, why_not, why_there
 from enplace_studio.explain.start_times import (
     Gap,
-    Limit,
     explain_place,
     explain_step,
-    find_limits,
-    step_if_free,
     sum_waits,
 )
 from enplace_studio.model.edits import moved_schedule

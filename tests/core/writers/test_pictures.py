@@ -163,19 +163,27 @@ def chain(**constraints: Any) -> Schedule:
     return simulate(problem, plan_of(problem, {n: p // 80 for p, n in enumerate(names)}))
 
 
-def test_the_report_sums_constraints_up_by_scope():
+def test_the_report_names_constraints_as_the_graph_does():
     schedule = chain(
         pins={op: op // 80 for op in range(120)},
         forbidden=frozenset({(op, 1) for op in range(40)}),
         together=((0, 1, 40),),
     )
-    assert cells(report_html(Result(schedule)))[2:7] == [
-        ("pinned to GPU 0", "layer_0 (40 ops)"),
-        ("pinned to GPU 0", "layer_1 (40 ops)"),
-        ("pinned to GPU 1", "layer_2 (40 ops)"),
-        ("not on GPU 1", "layer_0 (40 ops)"),
+    assert cells(report_html(Result(schedule)))[2:6] == [
+        ("pinned to GPU 0", "layer 0–1 (80 ops)"),
+        ("pinned to GPU 1", "layer 2 (40 ops)"),
+        ("not on GPU 1", "layer 0 (40 ops)"),
         ("colocated", "layer_0/op_00, layer_0/op_01, layer_1/op_00"),
     ]
+
+
+def test_the_report_says_what_the_plan_does_why_it_takes_that_long_and_what_was_noted():
+    text = report_html(Result(chain(), notes=[("layer 2", "Too slow & alone")]))
+    assert "GPU 0 runs layer 0–1." in text
+    assert "GPU 1 runs layer 2." in text
+    assert "of it is layer 0 on GPU 0; were that free" in text
+    assert "<td>layer 2</td><td>Too slow &amp; alone</td>" in text
+    assert "bandwidth from row to column" in text
 
 
 def test_an_op_that_is_also_a_scope_counts_with_the_ops_in_it():

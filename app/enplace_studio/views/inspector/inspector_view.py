@@ -10,6 +10,7 @@ import numpy as np
 from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtWidgets import QDockWidget, QLabel, QMenu, QPushButton, QVBoxLayout, QWidget
 
+from enplace.machine.limits import Limit, find_limits, step_if_free
 from enplace.pictures.palette import colour_numbers
 from enplace.placing.next_moves import Idle
 from enplace.text import as_sentence, count, ms, percent, size
@@ -21,13 +22,10 @@ from enplace.values.schedule import Schedule
 from enplace_studio.explain.reasons import Mark, Why, why_here
 from enplace_studio.explain.start_times import (
     Gap,
-    Limit,
     explain_gap,
     explain_place,
     find_chain,
-    find_limits,
     idle_text,
-    step_if_free,
     sum_waits,
 )
 from enplace_studio.jobs.background import Background

@@ -8,7 +8,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QLabel, QScrollArea
 
 from documents import chain_document, document_of
-from enplace_studio.explain.start_times import find_limits
+from enplace.machine.limits import find_limits
 from enplace_studio.model.document import Document
 from enplace_studio.timelines.rows import rows_of
 from enplace_studio.timelines.waiting import find_gap

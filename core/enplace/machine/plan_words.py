@@ -1,0 +1,150 @@
+"""A plan in sentences: what runs where, by the names of the graph, and what limits the step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from enplace.machine import critical_path
+from enplace.machine.limits import find_limits, step_if_free
+from enplace.names.groups import Grouping
+from enplace.names.titles import number_key
+from enplace.text import count, ms, percent
+from enplace.values.arrays import BoolArray
+from enplace.values.device_names import device_label
+from enplace.values.profile import FloatArray
+from enplace.values.schedule import Schedule
+
+WHOLE, MOST = 0.98, 0.6
+"""Shares of a group's compute on a device from which on the group, or most of it, runs there."""
+MOST_NAMES, MOST_LIMITS = 8, 3
+"""Most groups, or ranges of them, of a sentence, and most parts that limit a step."""
+LEAST_US = 0.5
+"""Gains and waits below this are not told."""
+
+_NUMBERED = re.compile(r"(.*?)(\d+)(?:–(\d+))?")
+
+
+def say_where(schedule: Schedule, grouping: Grouping) -> list[str]:
+    """Say for each device which groups run there, all or most of them, and which are divided."""
+    shares = _shares(schedule, grouping)
+    labels = [device_label(device.name) for device in schedule.problem.cluster.devices]
+    sentences = []
+    for device, label in enumerate(labels):
+        share = shares[:, device]
+        whole = np.flatnonzero(share >= WHOLE).tolist()
+        most = np.flatnonzero((share >= MOST) & (share < WHOLE)).tolist()
+        told = [_some(name_ranges(grouping, whole))] if whole else []
+        told += [f"most of {_some(name_ranges(grouping, most))}"] if most else []
+        if told:
+            sentences.append(f"{label} runs {'; '.join(told)}.")
+    divided: dict[tuple[int, ...], list[int]] = {}
+    for group in np.flatnonzero(shares.max(axis=1) < MOST).tolist():
+        on = tuple(np.flatnonzero(shares[group] > 1 - WHOLE).tolist())
+        divided.setdefault(on, []).append(group)
+    for on, groups in divided.items():
+        where = join([labels[device] for device in on])
+        sentences.append(f"Divided between {where}: {_some(name_ranges(grouping, groups))}.")
+    return sentences
+
+
+def _shares(schedule: Schedule, grouping: Grouping) -> FloatArray:
+    """Return the share of each group on each device, by compute; shape (n_groups, n_devices)."""
+    n = schedule.problem.cluster.n_devices
+    inside = grouping.group >= 0
+    place = grouping.group * n + schedule.plan.device
+    time_us = schedule.op_finish_us - schedule.op_start_us
+    weights = np.where(time_us > 0, time_us, 1e-9)[inside]
+    sums = np.bincount(place[inside], weights, grouping.n_groups * n).reshape(-1, n)
+    shares: FloatArray = sums / np.maximum(sums.sum(axis=1, keepdims=True), 1e-30)
+    return shares
+
+
+def name_ranges(grouping: Grouping, groups: Sequence[int]) -> list[str]:
+    """Name groups; those of one row that follow each other are a range.
+
+    Returns
+    -------
+    list of str
+        Such as ``"encoder / layer 0–5"``.
+    """
+    names: list[str] = []
+    runs: list[list[int]] = []
+    rows = {row: at for at, row in reversed(list(enumerate(grouping.rows)))}
+    order = sorted(
+        groups, key=lambda g: (rows[grouping.rows[g]], number_key(grouping.labels[g]), g)
+    )
+    for group in order:
+        if runs and _follows(grouping, runs[-1][-1], group):
+            runs[-1].append(group)
+        else:
+            runs.append([group])
+    for run in runs:
+        first, last = grouping.labels[run[0]], grouping.labels[run[-1]]
+        name, end = grouping.names[run[0]], _NUMBERED.fullmatch(last)
+        begin = _NUMBERED.fullmatch(first)
+        if len(run) > 1 and begin and end:
+            until = end.group(3) or end.group(2)
+            name = f"{name.removesuffix(first)}{begin.group(1)}{begin.group(2)}–{until}"
+        names.append(name)
+    return names
+
+
+def _follows(grouping: Grouping, one: int, other: int) -> bool:
+    """Return whether a group continues a row of numbered groups."""
+    found = [_NUMBERED.fullmatch(grouping.labels[group]) for group in (one, other)]
+    if grouping.rows[one] != grouping.rows[other] or found[0] is None or found[1] is None:
+        return False
+    until = int(found[0].group(3) or found[0].group(2))
+    return found[0].group(1) == found[1].group(1) and until + 1 == int(found[1].group(2))
+
+
+def say_limits(schedule: Schedule, grouping: Grouping) -> list[str]:
+    """Say what the step time is made of, and what would shorten it most if it were free."""
+    path, step_us = critical_path(schedule), schedule.makespan_us
+    parts = {
+        "computes": path.compute_us,
+        "sends": path.transfer_us,
+        "waits": path.waiting_us,
+    }
+    told = join([f"{what} for {ms(us)}" for what, us in parts.items() if us > LEAST_US])
+    sentences = [f"Of the step of {ms(step_us)}, the critical path {told}."] if told else []
+    for limit in find_limits(schedule, grouping, MOST_LIMITS):
+        gain_us = step_us - step_if_free(schedule, limit)
+        what = "sending over " if limit.link is not None else ""
+        gain = f"{ms(gain_us)} shorter" if gain_us > LEAST_US else "no shorter"
+        part = f"{ms(limit.time_us)} of it is {what}{limit.name}"
+        sentences.append(f"{part}; were that free, the step would be {gain}.")
+    return [*sentences, *_say_busy(schedule)]
+
+
+def _say_busy(schedule: Schedule) -> list[str]:
+    """Say which GPU computes longest, and which ones next to nothing."""
+    gpus = list(schedule.problem.cluster.gpus)
+    if len(gpus) < 2 or schedule.makespan_us <= 0:
+        return []
+    devices = schedule.problem.cluster.devices
+    share = schedule.busy_us[gpus] / (schedule.makespan_us * schedule.problem.cluster.lanes[gpus])
+    most = int(np.argmax(share))
+    sentences = [
+        f"{device_label(devices[gpus[most]].name)} is the busiest: it computes for "
+        f"{percent(float(share[most]))} of the step."
+    ]
+    is_idle: BoolArray = share < 1 - WHOLE
+    if names := [device_label(devices[gpus[at]].name) for at in np.flatnonzero(is_idle).tolist()]:
+        verb = "does" if len(names) == 1 else "do"
+        sentences.append(f"{join(names)} {verb} next to nothing.")
+    return sentences
+
+
+def join(names: Sequence[str]) -> str:
+    """Join names as a sentence does: ``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def _some(names: Sequence[str]) -> str:
+    """Join names; of very many, the first."""
+    more = len(names) - MOST_NAMES
+    return join([*names[:MOST_NAMES], count(more, "other")] if more > 0 else names)
