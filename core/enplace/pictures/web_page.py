@@ -28,6 +28,7 @@ table.settings td{text-align:left;overflow-wrap:anywhere}
 pre{background:var(--lane);border-radius:6px;padding:8px 12px;margin:4px 0 12px;overflow-x:auto;
 font:12px/1.5 ui-monospace,monospace}
 svg{display:block;width:100%;height:auto}
+.small{max-width:600px}
 svg.chip{display:inline;width:10px;height:10px;margin-right:6px}
 @page{size:A4;margin:12mm}
 @media print{

@@ -68,7 +68,8 @@ def report_html(result: Result) -> str:
         _in_words("What limits the step", say_limits(schedule, grouping)),
         _notes(result),
         _compared(result),
-        *(f"<section>{picture}</section>" for picture in (*pictures, cluster_svg(cluster))),
+        *(f"<section>{picture}</section>" for picture in pictures),
+        f'<section><div class="small">{cluster_svg(cluster)}</div></section>',
         *(section(title, body) for title, body in sections.items()),
     ]
     return page(f"{profile.name}: placement", parts)
