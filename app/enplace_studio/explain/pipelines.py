@@ -12,6 +12,7 @@ TRAINING = {
     "1f1b": "Training, 1F1B (PipeDream)",
     "interleaved": "Training, interleaved 1F1B (Megatron)",
     "zb-h1": "Training, zero bubble (ZB-H1)",
+    "zbv": "Training, zero bubble in a V (ZB-V)",
     "gpipe": "Training, GPipe",
 }
 INFERENCE = {"inference": "Inference"}

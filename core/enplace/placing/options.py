@@ -35,8 +35,8 @@ PIPELINE = Option(
     PIPELINES,
     "1f1b",
     "How a pipeline trains: one forward, one backward (PipeDream); the same with several stages "
-    "on each device (Megatron) or with the gradients of weights last (ZB-H1); or all samples "
-    "forward first (GPipe).",
+    "on each device (Megatron), with the gradients of weights last (ZB-H1), or both, with two "
+    "stages in a V (ZB-V); or all samples forward first (GPipe).",
     THROUGHPUT,
 )
 REPLICATE = Option(

@@ -130,6 +130,8 @@ def settle_ties(
     problem, plan = schedule.problem, schedule.plan
     if problem.cluster.n_devices < 2 or plan.replicas or plan.recompute or plan.pace_us:
         return schedule
+    if plan.load_rule is not None and plan.load_rule.pipeline == "zbv":
+        return schedule  # any move would break the V
     choice = _Choice(schedule, stop)
     if FEWEST * (EACH + problem.profile.n_ops) <= WORK:
         if plan.objective == STEP_TIME and is_small(problem) and not stop.cancelled():

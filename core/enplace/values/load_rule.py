@@ -9,10 +9,10 @@ TRANSFERS = ("sum", "overlap", "duplex")
 with it, so that the larger of the two counts; or with incoming and outgoing transfers overlapping
 as well, so that the largest of the three counts."""
 
-PIPELINES = ("1f1b", "interleaved", "zb-h1", "gpipe")
+PIPELINES = ("1f1b", "interleaved", "zb-h1", "zbv", "gpipe")
 """Which training schedule counts (section 5.3): PipeDream's, where a device's load covers both
-passes; the same where devices have several stages each, or where gradients of weights wait; or
-GPipe's, where all samples go forward first and each pass has its busiest device."""
+passes; the same where devices have several stages each, where gradients of weights wait, or both;
+or GPipe's, where all samples go forward first and each pass has its busiest device."""
 
 _RESOURCES = {"sum": (0, 0, 0), "overlap": (0, 1, 1), "duplex": (0, 1, 2)}
 

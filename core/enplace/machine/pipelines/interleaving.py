@@ -41,7 +41,7 @@ def order_interleaved(stages: Sequence[Stage], n_microbatches: int) -> list[Work
         first = 2 * (k - i - 1) + (len(forward) // k - 1) * k
         pairs = chain.from_iterable(zip_longest(there[first:], back))
         lists.append([*there[:first], *(work for work in pairs if work is not None)])
-    return _merge(stages, lists)
+    return merge_lists(stages, lists)
 
 
 def _in_groups(chunks: Sequence[int], k: int, n: int) -> list[Work]:
@@ -50,7 +50,7 @@ def _in_groups(chunks: Sequence[int], k: int, n: int) -> list[Work]:
     return [(m, chunk) for group in groups for chunk in chunks for m in group]
 
 
-def _merge(stages: Sequence[Stage], lists: Sequence[Sequence[Work]]) -> list[Work] | None:
+def merge_lists(stages: Sequence[Stage], lists: Sequence[Sequence[Work]]) -> list[Work] | None:
     """Merge the lists of devices into one, as their work can be done; None if it cannot."""
     done: set[Work] = set()
     order: list[Work] = []

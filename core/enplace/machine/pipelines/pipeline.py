@@ -2,8 +2,8 @@
 
 After Tarnawski et al. 2020: inference (section 5.1, Fig. 5), and training as in PipeDream, forward
 and backward alternating, or as in GPipe, all forward and then all backward (section 5.3, Fig. 7).
-Besides, interleaved stages as in Megatron (Narayanan et al. 2021), and pipelines that delay the
-gradients of weights (ZB-H1, Qi et al. 2023).
+Besides, interleaved stages as in Megatron (Narayanan et al. 2021), pipelines that delay the
+gradients of weights (ZB-H1, Qi et al. 2023), and stages in a V (ZB-V).
 
 Every device has its work in a fixed order, and starts each item as soon as its inputs are there.
 The order is that of a pattern (:mod:`enplace.machine.pipelines.patterns`) in which samples follow
@@ -16,16 +16,16 @@ do not fit at an even pace, they may wait for room instead
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
 from enplace.errors import ProblemError
 from enplace.machine.host_links import send_us
 from enplace.machine.op_passes import backward_ops, once_per_step
-from enplace.machine.pipelines.interleaving import order_interleaved
+from enplace.machine.pipelines.interleaving import Work, order_interleaved
 from enplace.machine.pipelines.loads import (
     COMPUTE,
     IN,
@@ -53,6 +53,7 @@ from enplace.machine.pipelines.patterns import (
     wait_for_room,
 )
 from enplace.machine.pipelines.stages import FORWARD, WEIGHTS, Stage, passes_of, stages_of
+from enplace.machine.pipelines.v_shape import find_halves, order_in_v
 from enplace.names.guessed_passes import backward_hint
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.memory import MemoryCurve
@@ -60,7 +61,7 @@ from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.profile import IntArray
 
-KINDS = ("inference", "1f1b", "interleaved", "zb-h1", "gpipe")
+KINDS = ("inference", "1f1b", "interleaved", "zb-h1", "zbv", "gpipe")
 """Inference, where samples follow each other through the graph, and the training schedules."""
 
 REDUCE = 3
@@ -223,23 +224,32 @@ def simulate_pipeline(
     ProblemError
         If the graph has no backward pass and ``kind`` is a training schedule.
     """
-    passes = None
+    passes, halves = None, None
     if kind != "inference":
         if not backward_ops(problem).any():
             raise ProblemError(
                 f"profile '{problem.profile.name}' has no backward pass: simulate it as "
                 f"'inference' or, {backward_hint(problem.measured_profile)}"
             )
-        passes = passes_of(problem, plan.device, weights_apart=kind == "zb-h1")
-    stages = stages_of(problem, plan, passes)
+        passes = passes_of(problem, plan.device, weights_apart=kind in WAITING)
+    if kind == "zbv":
+        assert passes is not None
+        halves = find_halves(problem, plan, passes)
+    stages = stages_of(problem, plan, passes, halves)
+    order = _fixed_order(kind, stages, halves)
+    if kind == "zbv" and halves is None:  # other stages wait as they may
+        found = simulate_pipeline(problem, plan, "zb-h1", n_microbatches, rule, with_room=with_room)
+        return replace(found, kind=kind)
     holds = find_holds(problem, plan, stages, overlap=rule.n_resources > 1)
     owner = problem.cluster.lane_owner.tolist()
     exchange = () if kind == "inference" else exchanges(problem, plan.device, rule)
 
     def find(most: int = 0) -> list[PipelineSchedule]:
-        plays = [_Play(stages, kind, rule, owner, plan.pace_us, most)]
+        plays = [_Play(stages, kind, rule, owner, plan.pace_us, most, order=order)]
         if plays[0].may_wait:
-            plays.append(_Play(stages, kind, rule, owner, plan.pace_us, most, waits=False))
+            plays.append(
+                _Play(stages, kind, rule, owner, plan.pace_us, most, waits=False, order=order)
+            )
         return [find_schedule(play) for play in plays]
 
     def find_schedule(play: _Play) -> PipelineSchedule:
@@ -433,6 +443,25 @@ def planned_rule(plan: Plan) -> LoadRule:
     return plan.load_rule or USUAL
 
 
+WAITING = ("zb-h1", "zbv")
+"""Kinds in which gradients of weights wait."""
+
+Order = Callable[[int], list[Work] | None]
+"""The work of all devices in order, by the number of microbatches; None if they would wait for each
+other."""
+
+
+def _fixed_order(kind: str, stages: tuple[Stage, ...], halves: IntArray | None) -> Order | None:
+    """Return the order that a kind prescribes for such stages; None if it prescribes none."""
+    order: Order | None = None
+    if kind == "interleaved":
+        order = partial(order_interleaved, stages)
+    elif halves is not None:
+        order = partial(order_in_v, stages, halves)
+    n_devices = len({stage.devices for stage in stages})
+    return order if order is not None and order(n_devices) else None
+
+
 _Part = tuple[int, int, int]
 """A microbatch, the number of its stage, and a part of this stage."""
 
@@ -455,15 +484,14 @@ class _Play:
         *,
         waits: bool = True,
         room: Room | None = None,
+        order: Order | None = None,
     ) -> None:
         self.stages, self.kind, self._rule, self._owner = stages, kind, rule, owner
-        self._room = room
+        self._room, self._order = room, order
         self._most = most  # samples that gradients of weights may keep on a device
         self._pace_us = 0.0 if kind in ("inference", "gpipe") else pace_us
         # Replicas share the samples of a round equally.
         self._together = math.lcm(*(len(stage.devices) for stage in stages))
-        n_devices = len({stage.devices for stage in stages})
-        self._in_turns = kind == "interleaved" and bool(order_interleaved(stages, n_devices))
         self.may_wait = waits and _goes_same_way(stages) and kind != "gpipe"
         passes: list[list[int]] = [list(range(len(stages)))] if room is None else []
         if kind == "gpipe":
@@ -474,7 +502,7 @@ class _Play:
 
     def time_per_sample_us(self) -> float:
         """Return the time that each further microbatch adds to a full pipeline."""
-        if len(self._patterns) == 1 and not self._in_turns and self._patterns[0].is_tight:
+        if len(self._patterns) == 1 and self._order is None and self._patterns[0].is_tight:
             return self._patterns[0].period_us / self._together
         return self._measured_us() if self._room is None else self._repeated_us()
 
@@ -486,7 +514,7 @@ class _Play:
         have passed.
         """
         n_stages, together = len(self.stages), self._together
-        if self._in_turns:
+        if self._order is not None:
             together = math.lcm(together, len({stage.devices for stage in self.stages}))
         rounds = min(8 * n_stages + 8, MOST_SLOTS // n_stages // together)
         enough = together * max(1, rounds)
@@ -555,7 +583,7 @@ class _Play:
 
     def _in_order(self, n: int) -> Iterator[_Part]:
         """Yield the parts of all microbatches in the order in which devices process them."""
-        if self._in_turns and (order := order_interleaved(self.stages, n)):
+        if self._order is not None and (order := self._order(n)):
             yield from ((m, s, part) for m, s in order for part in _PARTS)
             return
         if self._room is not None:

@@ -25,6 +25,9 @@ FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
 
 N_PASSES = 3
 
+N_PLACES = 2 * N_PASSES
+"""Kinds of stages that a device may have: two of each pass."""
+
 PASS_NAMES = ("forward", "backward", "weights")
 
 
@@ -80,7 +83,9 @@ def passes_of(problem: Problem, device: IntArray, *, weights_apart: bool) -> Int
     return np.where((of == BACKWARD) & ~waited, WEIGHTS, of)
 
 
-def stages_of(problem: Problem, plan: Plan, passes: IntArray | None = None) -> tuple[Stage, ...]:
+def stages_of(
+    problem: Problem, plan: Plan, passes: IntArray | None = None, halves: IntArray | None = None
+) -> tuple[Stage, ...]:
     """Find the stages of a plan, in a topological order, forward stages first.
 
     The optimiser's ops run with the last stage of their device. The parts of a device's stages add
@@ -92,10 +97,14 @@ def stages_of(problem: Problem, plan: Plan, passes: IntArray | None = None) -> t
     ----------
     passes : int array, shape (n_ops,), optional
         The pass of each op: ops of different passes share no stage. One pass by default.
+    halves : int array, shape (n_ops,), optional
+        0 or 1 for each op: those that differ share no stage either.
     """
-    separate = np.zeros(problem.profile.n_ops, dtype=np.int64) if passes is None else passes
-    stage, place, edges = _number_stages(problem, plan.device, separate)
-    on, of = np.divmod(place, N_PASSES)
+    none = np.zeros(problem.profile.n_ops, dtype=np.int64)
+    passes, halves = (none if each is None else each for each in (passes, halves))
+    # Of a device's stages, that of the first half ends last on the way back.
+    stage, place, edges = _number_stages(problem, plan.device, 2 * passes + 1 - halves)
+    on, of = np.divmod(place // 2, N_PASSES)
     edges = _forward_first(edges, of)
     groups = {group[0]: group for group in plan.replicas}
     part_us = _parts_of_devices_us(problem, plan, stage, on)
@@ -162,21 +171,21 @@ def _number_stages(
     -------
     stage : int array, shape (n_ops,)
     place : int array, shape (n_stages,)
-        :data:`N_PASSES` times the device, plus the pass.
+        :data:`N_PLACES` times the device, plus what is separate.
     edges : int array, shape (n_edges, 2)
         Pairs of stages in which the second reads tensors of the first.
     """
     profile = problem.profile
     on_path = ~optimiser_ops(problem)
     found, stage = np.unique(
-        _stage_keys(problem, N_PASSES * device + separate, on_path), return_inverse=True
+        _stage_keys(problem, N_PLACES * device + separate, on_path), return_inverse=True
     )
     place = found // profile.n_ops
     edge = on_path[profile.edge_source] & on_path[profile.edge_op]
     ends = [stage[profile.edge_source[edge]], stage[profile.edge_op[edge]]]
     edges = np.unique(np.stack(ends, axis=1), axis=0)
     edges = edges[edges[:, 0] != edges[:, 1]]
-    order = _order_stages(len(found), edges, place % N_PASSES)
+    order = _order_stages(len(found), edges, place // 2 % N_PASSES)
     number = np.argsort(order)
     return number[stage], place[order], number[edges]
 
@@ -186,12 +195,12 @@ def _stage_keys(problem: Problem, place: IntArray, on_path: BoolArray) -> IntArr
 
     The optimiser's ops, which are not on the path of a sample, share the last key of their device.
     """
-    n_ops, n_places = problem.profile.n_ops, N_PASSES * problem.cluster.n_devices
+    n_ops, n_places = problem.profile.n_ops, N_PLACES * problem.cluster.n_devices
     subgraph = find_subgraphs(problem.profile, np.where(on_path, place, -1), n_places)
-    key, device = place * n_ops + subgraph, place // N_PASSES
+    key, device = place * n_ops + subgraph, place // N_PLACES
     for d in np.unique(device[~on_path]):
         there = key[on_path & (device == d)]
-        key[~on_path & (device == d)] = there.max() if len(there) else N_PASSES * d * n_ops
+        key[~on_path & (device == d)] = there.max() if len(there) else N_PLACES * d * n_ops
     return key
 
 

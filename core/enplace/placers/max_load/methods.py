@@ -12,6 +12,7 @@ from dataclasses import replace
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.placers.max_load.improve import MOST_CHOICES, SHARE, UNASKED_S, Goal, improve
 from enplace.placers.max_load.memory.fitting import NOTHING_FITS, find_fitting
+from enplace.placers.max_load.memory.in_a_v import NO_V
 from enplace.placers.max_load.memory.in_flight import held_by_stages
 from enplace.placers.max_load.memory.mending import describe_mend
 from enplace.placers.max_load.partition_plan import plan_of_partition
@@ -181,8 +182,10 @@ def _search_plan(
 ) -> Plan:
     """Make a plan from a partition, which gets a share of the time, and from other searches."""
     stop = options.stop.limited(PROGRAM_S).within(share)
-    partition = _partition_plan(problem, method, replace(options, stop=stop))
-    return _with_mend(problem, improve(problem, partition, options, goal), options)
+    plan = _partition_plan(problem, method, replace(options, stop=stop))
+    if options.load_rule.pipeline != "zbv" or NO_V in plan.note:
+        plan = improve(problem, plan, options, goal)
+    return _with_mend(problem, plan, options)
 
 
 def _with_mend(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:

@@ -13,6 +13,7 @@ from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.memory import counts_whole_nodes
 from enplace.machine.pipelines.pipeline import simulate_pipeline
 from enplace.placers.max_load.memory.dealing import deal_out
+from enplace.placers.max_load.memory.in_a_v import NO_V, cut_in_v
 from enplace.placers.max_load.memory.in_flight import (
     find_fullest,
     held_by_stages,
@@ -75,6 +76,15 @@ def find_fitting(
     A partition that only fits when samples follow each other more slowly gets a pace of its own.
     In the end, the stages are dealt out to devices of a kind that differ.
     """
+    if rule.pipeline == "zbv":
+        found = cut_in_v(problem, rule, seed=seed, stopped=stopped)
+        if found is None:
+            waiting = replace(rule, pipeline="zb-h1")
+            found = find_fitting(
+                problem, waiting, seed=seed, along_order=along_order, stopped=stopped
+            )
+            found = replace(found, note=_join(found.note, NO_V))
+        return found
     op_bytes = held_by_stages(problem, rule)
     find = partial(_find_partition, seed=seed, along_order=along_order, stopped=stopped)
     alone = replace(rule, in_flight=False, recompute=False)
