@@ -119,6 +119,9 @@ def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
         facts = facts_in_file(take(data, "facts", dict, "", {}))
         if missing or unknown:
             facts["subgraph"] = None
+        stages = _stages(data)
+        if not missing and stages:
+            facts["subgraph"] = np.array([stages.get(name, 0) for name in profile.op_names])
         plan = Plan(
             device,
             inverse(np.array(order, dtype=np.int64)),
@@ -214,6 +217,14 @@ def _placements(data: dict[str, Any], index: Mapping[str, int], cluster: str) ->
             raise FileError(f"{place}: op {shown(op)} is placed twice; keep one line")
         found[op] = _device(take(entry, "device", str, place), index, cluster, place)
     return found
+
+
+def _stages(data: dict[str, Any]) -> dict[str, int]:
+    """Read which of its device's stages each op is in, by name, where the file says it."""
+    entries = enumerate(data["ops"])
+    return {
+        entry["op"]: whole(entry, "stage", f"ops[{i}]") for i, entry in entries if "stage" in entry
+    }
 
 
 def _sizes(data: dict[str, Any]) -> dict[str, int]:

@@ -77,7 +77,8 @@ class Plan(Frozen):
         How loads were counted for the time per sample.
     subgraph : int array, shape (n_ops,), or None
         Number of each op's subgraph within its pass on its accelerator, which the latency depends
-        on (Tarnawski et al. 2020, section 4). None: as few subgraphs as possible.
+        on (Tarnawski et al. 2020, section 4). None: as few subgraphs as possible. For a pipeline
+        in a V, which of its device's two stages each op is in.
     nothing_fits : bool
         Whether the placer proved that no plan fits in memory.
     note : str

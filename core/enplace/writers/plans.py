@@ -11,10 +11,12 @@ import numpy as np
 from enplace.bounds import lower_bound_us
 from enplace.files.json_text import dump_json
 from enplace.files.writing import write_atomically
+from enplace.machine.pipelines.v_shape import halves_of
 from enplace.readers.plans import NAME, VERSION
 from enplace.values.constraints import Pin
 from enplace.values.op_sizes import op_sizes
 from enplace.values.plan_facts import facts_to_json
+from enplace.values.problem import LATENCY
 from enplace.values.result import Result
 from enplace.writers.clusters import cluster_text
 from enplace.writers.constraints import constraints_by_name, constraints_to_json
@@ -32,10 +34,11 @@ def write_plan(path: str | os.PathLike[str], result: Result) -> None:
     problem, plan = result.schedule.problem, result.plan
     names = [device.name for device in problem.cluster.devices]
     order = np.argsort(plan.position).tolist()
-    sizes = op_sizes(problem.profile)
+    sizes, halves = op_sizes(problem.profile), halves_of(problem, plan)
+    halves = np.zeros_like(plan.device) if halves is None else halves
     ops = ",\n".join(
         f'    {{"device": {dump_json(names[plan.device[op]])}, "op": {dump_json(name)}'
-        f"{_size_text(sizes.get(name, 0))}}}"
+        f"{_number_text('stage', halves[op])}{_number_text('bytes', sizes.get(name, 0))}}}"
         for op, name in ((op, problem.profile.op_names[op]) for op in order)
     )
     head = dump_json(_head(result), indent=2)[:-2]
@@ -47,8 +50,8 @@ def write_plan(path: str | os.PathLike[str], result: Result) -> None:
     write_atomically(path, f'{head},\n  "cluster": {cluster},\n{lists}  "ops": [\n{ops}\n  ]\n}}\n')
 
 
-def _size_text(n_bytes: int) -> str:
-    return f', "bytes": {n_bytes}' if n_bytes else ""
+def _number_text(key: str, number: int) -> str:
+    return f', "{key}": {number}' if number else ""
 
 
 def _list_text(key: str, entries: Sequence[object]) -> str:
@@ -65,6 +68,9 @@ def _head(result: Result) -> dict[str, Any]:
     measured = problem.measured_profile.measured
     shapes, estimated = profile.measured.batch_shapes, measured.estimated
     replicas = [[devices[device].name for device in group] for group in plan.replicas]
+    facts = facts_to_json(plan)
+    if plan.objective != LATENCY:  # ops say their stages themselves
+        facts.pop("subgraph", None)
     return {
         "format": f"{NAME}/{VERSION}",
         "profile": {
@@ -87,7 +93,7 @@ def _head(result: Result) -> dict[str, Any]:
                 for device, peak in zip(devices, schedule.peak_bytes, strict=True)
             },
         },
-        "facts": dict(sorted(facts_to_json(plan).items())),
+        "facts": dict(sorted(facts.items())),
         "pins": dict(sorted(pins.items())),
         **({"replicas": replicas} if replicas else {}),
     }

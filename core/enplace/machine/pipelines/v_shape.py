@@ -18,7 +18,7 @@ import numpy as np
 
 from enplace.machine.op_passes import optimiser_ops
 from enplace.machine.pipelines.interleaving import Work, merge_lists
-from enplace.machine.pipelines.stages import BACKWARD, FORWARD, WEIGHTS, Stage, stages_of
+from enplace.machine.pipelines.stages import BACKWARD, FORWARD, WEIGHTS, Stage, passes_of, stages_of
 from enplace.names.passes import scopes_by_pass, split_pass
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
@@ -26,6 +26,13 @@ from enplace.values.profile import IntArray
 
 Part = tuple[int, int]
 """A pass, and which of a device's two stages."""
+
+
+def halves_of(problem: Problem, plan: Plan) -> IntArray | None:
+    """Find the halves that a plan for a V has; None for other plans, or if it has none."""
+    if plan.load_rule is None or plan.load_rule.pipeline != "zbv":
+        return None
+    return find_halves(problem, plan, passes_of(problem, plan.device, weights_apart=True))
 
 
 def find_halves(problem: Problem, plan: Plan, passes: IntArray) -> IntArray | None:
@@ -63,10 +70,12 @@ def _divide(problem: Problem, ops: IntArray, device: int) -> dict[int, int]:
     An op is late if no long path of these ops follows it. What must share a device stays together.
     """
     profile, depth = problem.profile, dict.fromkeys(ops.tolist(), 0)
+    reads = np.diff(profile.in_ptr) > 0
     for op in profile.topological_order[::-1].tolist():
         if op in depth:
             readers = profile.edge_op[profile.out_ptr[op] : profile.out_ptr[op + 1]].tolist()
-            depth[op] = max((depth[each] + 1 for each in readers if each in depth), default=0)
+            after = int(reads[op])  # a variable is beside its first reader
+            depth[op] = max((depth[each] + after for each in readers if each in depth), default=0)
     level, unit = np.array(list(depth.values())), problem.unit[list(depth)]
     least, most = np.full(problem.n_units, level.max()), np.zeros(problem.n_units, dtype=np.int64)
     np.minimum.at(least, unit, level)

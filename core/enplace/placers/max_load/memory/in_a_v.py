@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain, combinations, pairwise
 from math import comb
 
@@ -18,6 +19,7 @@ from enplace.machine import simulate
 from enplace.machine.host_links import sample_us
 from enplace.machine.op_passes import once_per_step
 from enplace.machine.pipelines.loads import pass_loads_us
+from enplace.machine.pipelines.pipeline import simulate_pipeline
 from enplace.machine.pipelines.stages import passes_of
 from enplace.machine.pipelines.v_shape import find_halves
 from enplace.placers.max_load.memory.in_flight import find_fullest, samples_matter
@@ -42,6 +44,9 @@ MOST_TRIES = 300
 BEST = 20
 """Cuts, the best first, of which one must fit."""
 
+NEAR = 0.01
+"""Loads that differ by a smaller share are equal; then the shorter step counts."""
+
 Cuts = tuple[int, ...]
 """Where each stage after the first begins in an order; the two in the middle are one here."""
 
@@ -52,7 +57,7 @@ Rank = tuple[float, float]
 def cut_in_v(problem: Problem, rule: LoadRule, *, seed: int, stopped: Stopped) -> Partition | None:
     """Cut a graph into two stages for each accelerator; None if no such cut is found that fits.
 
-    Of those that fit, it is the one with the least load. No accelerator is idle.
+    Of those that fit, it is the one with the least load, or nearly. No accelerator is idle.
     """
     gpus = problem.cluster.gpus
     task = build_task(problem, replace(rule, pipeline="1f1b", replicate=False, two_level=False))
@@ -64,15 +69,24 @@ def cut_in_v(problem: Problem, rule: LoadRule, *, seed: int, stopped: Stopped) -
         for cuts in row.best_cuts():
             device = row.place(cuts)
             found[device.tobytes()] = row.rank(cuts), device
-    best = sorted(found.values(), key=lambda each: each[0])
-    for (load_us, _), device in best[:BEST]:
-        if np.isinf(load_us) or not _is_v(problem, device):
-            continue
+    best = sorted(found.values(), key=lambda each: each[0])[:BEST]
+    near = [device for (us, _), device in best if us <= best[0][0][0] * (1 + NEAR) < np.inf]
+    far = [device for (us, _), device in best[len(near) :] if np.isfinite(us)]
+    spans = [_makespan_us(problem, device, rule, stopped) for device in near]
+    ranked = [near[at] for at in np.argsort(spans, kind="stable").tolist()]
+    for device in filter(partial(_is_v, problem), [*ranked, *far]):
         for again in ((), tuple(gpus)) if rule.recompute else ((),):
             if _fits(problem, device, rule, again):
                 load_us = float(pass_loads_us(problem, device, rule, (), again).sum(axis=1).max())
                 return Partition(device, load_us, shared_work_us(problem), recompute=again)
     return None
+
+
+def _makespan_us(problem: Problem, device: IntArray, rule: LoadRule, stopped: Stopped) -> float:
+    if stopped():
+        return np.inf
+    (plan,) = unordered(problem, device, "")
+    return simulate_pipeline(problem, plan, "zbv", rule.microbatches, rule).makespan_us
 
 
 def _fits(problem: Problem, device: IntArray, rule: LoadRule, recompute: tuple[int, ...]) -> bool:

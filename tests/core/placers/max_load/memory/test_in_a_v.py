@@ -1,0 +1,102 @@
+"""Two stages on each device, in a V, against all cuts of small chains."""
+
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enplace.machine.pipelines.loads import max_load_us
+from enplace.machine.pipelines.pipeline import simulate_pipeline
+from enplace.placers import PlaceOptions, place
+from enplace.placers.max_load.memory.in_a_v import NEAR, NO_V
+from enplace.placing.options import load_values
+from enplace.readers import read_plan, read_plan_alone
+from enplace.values.load_rule import LoadRule
+from enplace.values.problem import Problem
+from enplace.writers import write_plan
+from problems import cluster_of, plan_of, profile_of
+from properties import examples
+
+RULE = LoadRule(pipeline="zbv")
+
+
+def chain(layers, n_gpus, capacity_bytes):
+    """Return layers with times of both passes and of weights, and bytes that they send and keep."""
+    n = range(len(layers))
+    names = [f"f{i}" for i in n] + [f"gradients/b{i}" for i in reversed(n)]
+    times, sent = {}, {}
+    for i, (ahead, back, weights, n_bytes) in enumerate(layers):
+        times |= {f"f{i}": ahead, f"gradients/b{i}": back, f"gradients/w{i}": weights}
+        sent |= {f"f{i}": n_bytes, f"gradients/b{i}": n_bytes}
+    edges = [(a, b, sent[a]) for a, b in pairwise(names)]
+    edges += [(f"gradients/b{i}", f"gradients/w{i}", sent[f"f{i}"]) for i in n]
+    edges += [(f"f{i}", f"gradients/w{i + 1}", sent[f"f{i}"]) for i in n[:-1]]
+    profile = profile_of(times, edges, colocation={name: name[-1] for name in times})
+    cluster = cluster_of(n_gpus, b0_us=0.0, b1_us_per_byte=0.1, capacity_bytes=capacity_bytes)
+    return Problem(profile, cluster)
+
+
+def cuts_in_v(problem, n_layers, k):
+    """Yield plans with each cut into 2 k stages of a layer or more; the last device has two."""
+    for cuts in combinations(range(1, n_layers), 2 * k - 2):
+        if cuts[k - 1] - cuts[k - 2] > 1:
+            stage = np.searchsorted(cuts, np.arange(n_layers), side="right")
+            on = np.minimum(stage, 2 * k - 2 - stage).tolist()
+            yield plan_of(problem, {name: on[int(name[-1])] for name in problem.profile.op_names})
+
+
+def place_in_v(problem):
+    return place(problem, "max-load-dp", options=PlaceOptions(values=load_values(RULE))).plan
+
+
+LAYER = st.tuples(*[st.integers(1, 9)] * 3, st.integers(0, 9))
+
+
+@examples(6)
+@given(layers=st.lists(LAYER, min_size=4, max_size=6), capacity=st.integers(30, 150))
+def test_no_cut_in_a_v_that_fits_has_a_smaller_load(layers, capacity):
+    problem = chain(layers, 2, capacity)
+    every = [
+        (max_load_us(problem, each.device), each) for each in cuts_in_v(problem, len(layers), 2)
+    ]
+    least = np.inf
+    for load_us, each in sorted(every, key=lambda pair: pair[0]):
+        if (simulate_pipeline(problem, each, "zbv", 6).peak_bytes <= capacity).all():
+            least = load_us
+            break
+    plan = place_in_v(problem)
+    if np.isinf(least):
+        assert NO_V in plan.note
+    else:
+        assert least * (1 - 1e-9) <= plan.value_us <= least * (1 + NEAR)
+        found = simulate_pipeline(problem, plan, "zbv", 6)
+        assert [s.devices[0] for s in found.stages if not s.backward] in (
+            [0, 1, 1, 0],
+            [1, 0, 0, 1],
+        )
+        assert (found.peak_bytes <= capacity).all()
+
+
+def test_three_devices_pair_a_heavy_last_layer_with_a_light_first_one():
+    layers = [(1, 1, 1, 1), *[(4, 4, 4, 1)] * 5, (7, 7, 7, 1), (3, 3, 3, 1)]
+    problem = chain(layers, 3, 10**6)
+    least = min(max_load_us(problem, each.device) for each in cuts_in_v(problem, 8, 3))
+    assert place_in_v(problem).value_us == pytest.approx(least, rel=NEAR)
+
+
+def test_a_plan_file_says_the_stage_of_each_op(tmp_path):
+    problem = chain([(2, 2, 2, 1)] * 6, 2, 10**6)
+    result = place(problem, "max-load-dp", options=PlaceOptions(values=load_values(RULE)))
+    write_plan(tmp_path / "plan.json", result)
+    again, alone = (
+        read_plan(tmp_path / "plan.json", problem).plan,
+        read_plan_alone(tmp_path / "plan.json"),
+    )
+    by_name = dict(zip(problem.profile.op_names, again.subgraph.tolist(), strict=True))
+    assert sum(half for name, half in by_name.items() if name[0] == "f") in (2, 3)
+    names = alone.problem.profile.op_names
+    assert dict(zip(names, alone.plan.subgraph.tolist(), strict=True)) == by_name
+    before, after = (simulate_pipeline(problem, each, "zbv", 4) for each in (result.plan, again))
+    assert before.makespan_us == after.makespan_us
