@@ -38,7 +38,7 @@ class PipelineApplication:
 
     def __str__(self) -> str:
         pipeline = self.pipeline
-        if pipeline.cut is None:
+        if pipeline.cut is None or not pipeline.step_us:
             return f"{self.path}: no model with the plan's parameters has been trained yet"
         steps = count(len(pipeline.step_us), "step")
         busy = sum(pipeline.busy_us) / sum(pipeline.step_us)
@@ -50,7 +50,7 @@ class PipelineApplication:
 
     def report(self) -> None:
         """Print which stage ran here and how busy it was, or that the plan was not used."""
-        head = "enplace: " if self.pipeline.cut is not None else "enplace: not used: "
+        head = "enplace: " if self.pipeline.step_us else "enplace: not used: "
         print(f"{head}{self}", file=sys.stderr)
 
 

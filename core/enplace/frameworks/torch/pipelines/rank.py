@@ -87,6 +87,8 @@ class Staged:
         The numbers on the tape that the last stage keeps: of the loss first.
     last : StageModule or None
         The last stage, if it is here.
+    n_targets : int
+        How many losses of it may leave out targets.
     parts : list of int
         The parts of the batch that the stages here take.
     """
@@ -97,6 +99,7 @@ class Staged:
     schedule: Any = None
     kept: Sequence[int] = ()
     last: StageModule | None = None
+    n_targets: int = 0
     parts: Sequence[int] = ()
 
 
@@ -394,7 +397,7 @@ class Pipeline:
         numbers = [stage for stage, at in enumerate(cut.rank) if at == rank]
         modules = [cut.module(stage, tape.parts_of_loss) for stage in numbers]
         last = cut.module(len(cut.devices) - 1, tape.parts_of_loss)
-        staged.kept = last.kept
+        staged.kept, staged.n_targets = last.kept, len(last.targets)
         staged.last = next((module for module in modules if module.kept), None)
         staged.parts = sorted({number for module in modules for number in module.batch})
         stages = []
@@ -479,19 +482,27 @@ class Pipeline:
         with self._connected(), self._own_random_numbers(), self.around():
             if staged.last is None:
                 staged.schedule.step(**batch)
-                values = torch.zeros(len(staged.kept), dtype=torch.float64, device=self._device)
+                n = len(staged.kept) + staged.n_targets
+                values = torch.zeros(n, dtype=torch.float64, device=self._device)
             else:
                 staged.last.values.clear()
                 staged.schedule.step(
                     **batch, target=torch.zeros(staged.number, device=self._device)
                 )
-                values = torch.stack(staged.last.values).mean(0)
+                found = torch.stack(staged.last.values)
+                values, n = found.mean(0), len(staged.kept)
+                values[n:] = found[:, n:].amax(0) - found[:, n:].amin(0)
             dist.broadcast(values, last)
             self._exchange(before)
+        if staged.n_targets and values[len(staged.kept) :].any():
+            raise PipelineRefusedError(
+                "the loss leaves out targets, such as padding, unlike many in each micro-batch, so "
+                "it is no mean over samples; give all samples as many, or let it count all"
+            )
         self.step_us.append((time.perf_counter() - begun) * 1e6)
         self.busy_us.append(self._busy * 1e6)
         self._is_outdated = True
-        return values
+        return values[: len(staged.kept)]
 
     @contextmanager
     def _own_random_numbers(self) -> Iterator[None]:

@@ -15,7 +15,14 @@ from typing import Any
 
 import torch
 
-from enplace.frameworks.torch.pipelines.tape import Batch, Call, Kept, Made, PipelineRefusedError
+from enplace.frameworks.torch.pipelines.tape import (
+    Batch,
+    Call,
+    Kept,
+    Made,
+    PipelineRefusedError,
+    found_for,
+)
 from enplace.text import listed
 
 
@@ -230,10 +237,12 @@ class StageModule(torch.nn.Module):
     ----------
     kept : list of int
         Of the last stage: the loss, and other single numbers that it makes.
+    targets : list of (source, int)
+        Of the last stage: the targets of its losses, and those that they leave out.
     keeps : bool
         Whether it has begun: before, PyTorch calls it to see shapes.
-    values : list of tensor, each of shape (n_kept,)
-        What is kept of each micro-batch so far.
+    values : list of tensor, each of shape (n_kept + n_targets,)
+        What is kept of each micro-batch so far, and how many targets were left out.
     """
 
     def __init__(
@@ -248,6 +257,7 @@ class StageModule(torch.nn.Module):
         self._calls = [(modes, [*own]) for modes, own in groupby(calls, lambda call: call.modes)]
         known = {*gets, *(number for call in calls for number in call.numbers)}
         self.kept = [number for number in kept if number in known]
+        self.targets = [call.targets for call in calls if call.targets is not None] if kept else []
         self.keeps = False
         self.values: list[torch.Tensor] = []
         sources = [each for call in calls for each in call.sources]
@@ -277,6 +287,8 @@ class StageModule(torch.nn.Module):
         given = tuple(known[number].contiguous() for number in self._gives)
         if self.keeps:
             kept = [known[number].detach().reshape(()).double() for number in self.kept]
+            for source, out in self.targets:
+                kept.append((found_for(source, known, own) == out).sum().double())
             self.values.append(torch.stack(kept))
         if self.kept:
             return given[0].reshape(1)  # results of micro-batches are put together by rows

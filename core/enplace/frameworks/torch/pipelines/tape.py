@@ -27,6 +27,7 @@ _GIVES_NO_TENSOR = ("__set__", "backward", "requires_grad_", "retain_grad", "reg
 _READS = ("item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__",
           "__format__", "__repr__")  # fmt: skip
 _NEEDS_ROWS = ("batch_norm", "sync_batch_norm")
+_OF_CLASSES = ("cross_entropy", "nll_loss")
 
 
 class PipelineRefusedError(PlanError):
@@ -52,6 +53,10 @@ class Kept:
     """A parameter or buffer, or another tensor that stays."""
 
     tensor: torch.Tensor
+
+
+_LEFT_OUT = -100
+"""PyTorch's own target that a loss leaves out."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,14 @@ class Call:
         return [each for each in leaves if isinstance(each, Made | Batch | Kept)]
 
     @property
+    def targets(self) -> tuple[Any, int] | None:
+        """What stands for the targets of a loss, and the target that it leaves out."""
+        if self.name not in _OF_CLASSES:
+            return None
+        target = self.kwargs.get("target", self.args[1] if len(self.args) > 1 else None)
+        return target, self.kwargs.get("ignore_index", _LEFT_OUT)
+
+    @property
     def numbers(self) -> list[int]:
         """The numbers of all that it makes."""
         made = [number for _, number in self.makes]
@@ -132,19 +145,22 @@ class Call:
 
     def again(self, known: dict[int, torch.Tensor], batch: Mapping[int, torch.Tensor]) -> None:
         """Call the function with other tensors; adds what it makes to ``known``."""
-
-        def found(value: Any) -> Any:
-            if isinstance(value, Made):
-                return known[value.number]
-            if isinstance(value, Batch):
-                return batch[value.number]
-            return value.tensor if isinstance(value, Kept) else value
-
-        args, kwargs = tree_map(found, (self.args, self.kwargs))
+        args, kwargs = tree_map(
+            lambda each: found_for(each, known, batch), (self.args, self.kwargs)
+        )
         leaves = tree_leaves(self.function(*args, **kwargs))
         known.update({number: leaves[at] for at, number in self.makes})
         if self.changes is not None:
             known[self.changes] = args[0]
+
+
+def found_for(value: Any, known: Mapping[int, Any], batch: Mapping[int, Any]) -> Any:
+    """Return the tensor that a value stands for; others as they are."""
+    if isinstance(value, Made):
+        return known[value.number]
+    if isinstance(value, Batch):
+        return batch[value.number]
+    return value.tensor if isinstance(value, Kept) else value
 
 
 class Tape(TorchFunctionMode):
@@ -183,6 +199,7 @@ class Tape(TorchFunctionMode):
         self._in_model, self._turn = False, -1
         self._out: Any = None
         self._of_out: dict[int, int] = {}
+        self._of_batch: set[int] = set()
         self._stack = ExitStack()
         for path, module in model.named_modules():
             enter, leave = self._enter(path), self._leave
@@ -326,7 +343,7 @@ class Tape(TorchFunctionMode):
                 f"and a micro-batch has other statistics; run this model without a pipeline"
             )
         sources = self._sources((args, kwargs))
-        if name in _READS and not self._in_model and _has_made(sources):
+        if name in _READS and not self._in_model and _has_any(sources, Made):
             raise PipelineRefusedError(
                 "the script reads a value of its step before it goes backward, and a pipeline has "
                 "none until then; move that line below loss.backward()"
@@ -337,12 +354,19 @@ class Tape(TorchFunctionMode):
         inner = any(map(_is_inner, tree_leaves((args, kwargs))))
         if name in _GIVES_NO_TENSOR or inner or not (made or changed is not None):
             return out
+        needs = any(each.requires_grad for _, each in made) or _needs(changed)
+        if not (self._in_model or needs or _has_any(sources, Made | Batch)):
+            return out  # the script does it in each step, such as setting gradients to zero
         if self._turn >= 0:
             self._follow(name, sources, made, changed)
             return out
+        is_of_batch = self._is_of_batch(sources)
+        if needs and is_of_batch:
+            self._check_mean(name, args, kwargs, out)
         makes = tuple((at, self._new(each)) for at, each in made if each is not changed)
         number = None if changed is None else self._new(changed)
-        needs = any(each.requires_grad for _, each in made) or _needs(changed)
+        if is_of_batch:
+            self._of_batch.update(n for n in (number, *dict(makes).values()) if n is not None)
         module, modes = self._paths[-1] if self._paths else "", modes_now(self._kind)
         called = Call(func, name, sources[0], sources[1], makes, number, module, needs, modes)
         self.calls.append(called)
@@ -352,6 +376,29 @@ class Tape(TorchFunctionMode):
                 if (shown := numbers.get(at, number)) is not None:
                     self._show(shown, each)
         return out
+
+    def _is_of_batch(self, sources: Any) -> bool:
+        """Whether a call depends on the batch."""
+        return any(
+            isinstance(each, Batch) or (isinstance(each, Made) and each.number in self._of_batch)
+            for each in tree_leaves(sources)
+        )
+
+    def _check_mean(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        """Refuse a loss that is surely no mean over samples."""
+        first = args[0] if args and _is_tensor(args[0]) else None
+        adds_rows = first is not None and first.dim() and not first.shape[0] % self._rows
+        is_sum = name == "sum" and _is_tensor(out) and not out.dim() and adds_rows
+        if is_sum or kwargs.get("reduction") == "sum":
+            raise PipelineRefusedError(
+                f"'{name}' adds up samples, and a pipeline takes the mean of its micro-batches; "
+                f"let the loss be a mean over samples"
+            )
+        if name in _OF_CLASSES and kwargs.get("weight") is not None:
+            raise PipelineRefusedError(
+                f"'{name}' has weights of classes, so it is no mean over samples, and "
+                f"micro-batches would have others; leave them out"
+            )
 
     def _sources(self, values: Any) -> Any:
         """Return values with what stands for tensors."""
@@ -412,8 +459,8 @@ def _brief(value: Any) -> str:
     return "a tensor" if isinstance(value, Made | Batch | Kept) else f"{value!r:.20}"
 
 
-def _has_made(values: Any) -> bool:
-    return any(isinstance(each, Made) for each in tree_leaves(values))
+def _has_any(values: Any, kinds: Any) -> bool:
+    return any(isinstance(each, kinds) for each in tree_leaves(values))
 
 
 def _trains(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

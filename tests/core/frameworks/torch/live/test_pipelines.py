@@ -44,11 +44,15 @@ class Tied(nn.Module):
         return self.head(torch.where(mask[None, :, None], h + e, 0.0))
 
 
-def taped(model, x, y, parts=2):
+def loss_of(out, y):
+    return nn.functional.cross_entropy(out.flatten(0, 1), y.flatten())
+
+
+def taped(model, x, y, parts=2, loss=loss_of):
     tape = Tape(model, len(x), parts)
     try:
         out = tape.call(model, (x,), {})
-        return tape, tape.loss(nn.functional.cross_entropy(out.flatten(0, 1), y.flatten()))
+        return tape, tape.loss(loss(out, y))
     finally:
         tape.close()
 
@@ -111,6 +115,15 @@ def test_what_is_no_pipeline_is_refused_in_a_line():
         cut_tape(tape.calls, loss, dict.fromkeys(("emb", "one", "two", "head"), 0), "ab")
     with pytest.raises(PipelineRefusedError, match="normalises over the whole batch"):
         taped(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), torch.randn(4, 3), y)
+    for loss, why in (
+        (lambda out, y: out.sum(), "'sum' adds up samples"),
+        (lambda out, y: print(loss_of(out, y).item()), "move that line below loss.backward"),
+        (lambda out, y: out[0], "something other than one loss"),
+    ):
+        with pytest.raises(PipelineRefusedError, match=why):
+            taped(model, x, y, loss=loss)
+    penalty = sum(p.pow(2).sum() for p in model.parameters())  # is no sum over samples
+    taped(model, x, y, loss=lambda out, y: loss_of(out, y) + penalty + model.emb.weight.sum())
 
 
 SCRIPT = """

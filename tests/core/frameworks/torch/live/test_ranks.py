@@ -67,10 +67,11 @@ data = torch.utils.data.TensorDataset(*torch.randint(0, 16, (2, 21, 5)))
 for epoch in range(2):
     model.train()
     for x, y in torch.utils.data.DataLoader(data, batch_size=8, shuffle=True):  # 8, 8 and 5
-        optimizer.zero_grad()
         for part in range(2):  # gradients add up
             with torch.autocast("cpu", torch.bfloat16, enabled=epoch == 1):
                 loss = loss_of(model(x), y)
+            if not part:
+                optimizer.zero_grad()
             (loss / 2).backward()
         norm = clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
@@ -226,6 +227,7 @@ ODD = """
 import copy, os, types
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 x, y = torch.randint(0, 16, (2, 8, 5))
+padded = torch.where(x > 8, y, -100)
 
 class DistributedDataParallel(nn.Module):
     def __init__(self):
@@ -252,6 +254,7 @@ refused(lambda: copy.deepcopy(model).eval()(x))
 refused(lambda: DistributedDataParallel()(x))
 refused(lambda: optimizer.step(lambda: loss))
 refused(lambda: model(x + int(os.environ["RANK"])))
+refused(lambda: loss_of(model(x), padded).backward())
 refused(early)
 os._exit(0)
 """
@@ -263,6 +266,7 @@ WHY = (
     "PipelineRefusedError the script wraps its model in DistributedDataParallel",
     "PipelineRefusedError SGD gets a closure",
     "PipelineRefusedError the processes have different batches",
+    "PipelineRefusedError the loss leaves out targets",
     "PipelineRefusedError the script reads a value of its step before it goes backward",
 )
 
@@ -283,7 +287,7 @@ def test_where_a_process_dies_or_has_another_plan_nothing_is_left_running(tmp_pa
     script = SCRIPT.replace("sys.argv[1], ", "sys.argv[1 + int(os.environ['RANK'])], ")
     script = script.replace("import sys", "import os, sys\nprint(os.getpid(), flush=True)", 1)
     dies = "if optimizer.state and os.environ['RANK'] == '1': os.kill(os.getpid(), 9)"
-    script = script.replace("optimizer.zero_grad()", f"optimizer.zero_grad()\n        {dies}")
+    script = script.replace("scheduler.step()", f"scheduler.step()\n        {dies}")
     (tmp_path / "train.py").write_text(script)
     (tmp_path / "other.json").write_text((tmp_path / "plan.json").read_text() + "\n")
     for second in ("plan.json", "other.json"):
