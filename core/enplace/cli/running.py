@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from enplace.frameworks.jobs import Replicas
     from enplace.option import Option
     from enplace.placers import Progress
-    from enplace.values.plan import Plan
-    from enplace.values.problem import Problem
 
 run_options = all_of(
     plan_argument,
@@ -53,12 +51,12 @@ class RunCommand(ModelCommand):
 
 
 class TuneCommand(ModelCommand):
-    """A command with a flag for the only wish that tuning knows, too."""
+    """A command with a flag for all that may be wished of tuning, too."""
 
     def declared(self) -> Iterable[Option]:
-        from enplace.frameworks.wishes import ORDER
+        from enplace.frameworks.registry import tune_options
 
-        return [*super().declared(), ORDER]
+        return [*super().declared(), *tune_options().values()]
 
 
 @command("run", RunCommand)
@@ -170,30 +168,33 @@ def tune(
     time_limit: float | None,
     devices: str | None,
     trust: bool,
-    order: bool | None,
-    **model: Any,
+    **given: Any,
 ) -> Answer:
     """Improve PLAN for MODEL by measurement.
 
     Runs the plan, learns the measured costs, solves again and runs the new plan; keeps the one
     that measures faster and runs as planned; stops when the costs promise no more (FastT's
-    adaptive cost model). Exit status 1 if no new plan was kept and one did not run as planned.
+    adaptive cost model). With --pipeline, the stages are tuned: how long their passes take is
+    measured. Exit status 1 if no new plan was kept and one did not run as planned.
     """
     from enplace.frameworks import tuning
     from enplace.frameworks.devices import devices_for
     from enplace.frameworks.jobs import RunRequest
-    from enplace.frameworks.tuning_process import check_tunable, runs_as
+    from enplace.frameworks.microbatches import find_microbatches
+    from enplace.frameworks.registry import tune_options
+    from enplace.frameworks.tuning_process import check_tunable, runs_as, solves_as
     from enplace.machine import simulate
-    from enplace.placers import STEP_TIME, PlaceOptions, Stop, place
+    from enplace.placers import STEP_TIME, THROUGHPUT, PlaceOptions, Stop
     from enplace.values.result import Result
     from enplace.writers import write_plan
 
     check_outputs([(PLAN, output)], profile_file, force=force)
     problem, first = read_problem_and_plan(profile_file, plan, None)
-    chosen = choose_method(method, STEP_TIME, {})
-    source = find_source(model, trust, problem)
+    wishes = take_given(given, tune_options())
+    wanted = find_microbatches(wishes, "--")
+    chosen = choose_method(method, STEP_TIME if wanted is None else THROUGHPUT, {})
+    source = find_source(given, trust, problem)
     where = devices or devices_for(problem.cluster, problem.profile.measured)
-    wishes = {} if order is None else {"order": order}
     request = RunRequest(source, where, steps, wishes, repeat=repeat, data_parallel="always")
     check_tunable(request)
 
@@ -206,14 +207,12 @@ def tune(
         def on_progress(progress: Progress) -> None:
             report(progress.message, progress.fraction)
 
-        def solve(problem: Problem) -> Plan:
-            options = PlaceOptions(stop=Stop(time_limit, cancelled=stopped), progress=on_progress)
-            found = place(problem, chosen, options=options).plan
-            options.stop.check()
-            return found
+        def options() -> PlaceOptions:
+            return PlaceOptions(stop=Stop(time_limit, cancelled=stopped), progress=on_progress)
 
         measure = runs_as(request, report, stopped, wrote)
-        tuned = tuning.tune(problem, first, measure, solve, rounds)
+        solve, predict_us = solves_as(wanted, chosen, options)
+        tuned = tuning.tune(problem, first, measure, solve, rounds, predict_us)
     best = tuned.best.plan
     keep_replaced(output)
     write_plan(output, Result(simulate(tuned.problem, best)))

@@ -63,8 +63,9 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
         changed,
     )
     ends = [f"\n\n{text}" for text in remarks if text]
-    text = f"{first}\n\n{table(rows, 'lrl')}{_stages(run)}{''.join(ends)}"
-    return run.framework.in_own_words(text)
+    own_words = run.framework.in_own_words
+    rows = [[*map(own_words, row)] for row in rows]
+    return f"{first}\n\n{table(rows, 'lrl')}{_stages(run)}{own_words(''.join(ends))}"
 
 
 def _on_labels(run: MeasuredRun) -> list[list[str]]:
@@ -290,7 +291,9 @@ def describe_tuning(tuned: Tuning) -> str:
     faults = [_faults(number, trial.run) for number, trial in enumerate(tuned.trials)]
     faults += [trial.run.about_replicas for trial in tuned.trials]
     first = f"{tuned.verdict}\n" if tuned.verdict else ""
-    return "\n".join(filter(None, [first, table(rows, "llrrl"), *faults, caveat, end]))
+    own_words = tuned.best.run.framework.in_own_words
+    remarks = [own_words(each) for each in dict.fromkeys(faults)]
+    return "\n".join(filter(None, [first, table(rows, "llrrl"), *remarks, caveat, end]))
 
 
 def _verdict(trial: Trial, tuned: Tuning) -> str:

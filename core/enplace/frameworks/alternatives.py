@@ -16,9 +16,9 @@ from enplace.placers.alternatives import (
     plan_as_alternative,
     replicas_as_alternative,
 )
-from enplace.placers.batch_shares import share_of_batch
 from enplace.placers.data_parallel import NO_ROOM, Replicas, all_mirrored, why_not_mirrored
 from enplace.processes.worker import never
+from enplace.values.batch import with_batch
 from enplace.values.load_rule import PIPELINES, USUAL, LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
@@ -76,7 +76,8 @@ def alternatives_of_run(
         return objective, []
     rule = USUAL
     if wanted is not None:
-        part = share_of_batch(problem.measured_profile, 1 / wanted.number)
+        whole = problem.measured_profile  # says which parameters are whose
+        part = replace(with_batch(whole, 1 / wanted.number), measured=whole.measured)
         problem = Problem(part, problem.cluster)
         kind = wanted.schedule if wanted.schedule in PIPELINES else USUAL.pipeline
         rule = LoadRule(pipeline=kind, microbatches=wanted.number)

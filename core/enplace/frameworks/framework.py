@@ -133,8 +133,8 @@ class Framework:
     applier : str
         Function that applies a plan to the training of this process, ``MODULE:FUNCTION``; it takes
         the plan's path and ``apply_options`` by their keys. Empty if it runs no models.
-    apply_options, run_options : tuple of Option
-        What a person may wish of :func:`enplace.apply`, and of a run that is measured.
+    apply_options, run_options, tune_options : tuple of Option
+        What a person may wish of :func:`enplace.apply`, of a run that is measured, and of tuning.
     about_compiled, about_plain_kernels : str
         Sentences that warn the user if a step was compiled as a whole, or ran on slower kernels
         than usual, because the run without a plan then differs from the user's own.
@@ -175,6 +175,7 @@ class Framework:
     applier: str = ""
     apply_options: tuple[Option, ...] = ()
     run_options: tuple[Option, ...] = ()
+    tune_options: tuple[Option, ...] = ()
     about_compiled: str = ""
     about_plain_kernels: str = ""
     imports: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -11,16 +11,18 @@ import numpy as np
 
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import framework_of
+from enplace.machine.op_passes import backward_ops, optimiser_ops
 from enplace.placers.references import verdict
 from enplace.processes.codecs import plan_from, plan_message, profile_from, profile_message
 from enplace.processes.wire import Message
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.text import count, finite
 from enplace.values.arrays import Frozen, freeze_arrays
+from enplace.values.batch import with_batch
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import task_of
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem
+from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import KINDS, FloatArray, IntArray, Profile
 from enplace.writers.clusters import cluster_to_json
 
@@ -464,9 +466,12 @@ def with_measured_costs(run: MeasuredRun) -> Profile:
 
     Ops that left no row keep their cost (FastT's adaptive cost model, section 4). Rows include
     neither the executor's overhead on a CPU nor the gap before each kernel on a GPU; both stay as
-    they were calibrated.
+    they were calibrated. Of a pipeline whose stages were timed, all ops of a pass on a device keep
+    their proportions, and together take what was measured.
     """
     time_us = run.profile.time_us.copy()
+    for at, ops, factor in _factors_of_passes(run):
+        time_us[ops, run.cluster.kind[at]] *= factor
     seen = np.flatnonzero(np.isfinite(run.op_time_us) & (run.op_device != NOT_SEEN))
     device = run.op_device[seen]
     kind = run.cluster.kind[device]
@@ -474,6 +479,24 @@ def with_measured_costs(run: MeasuredRun) -> Profile:
     time_us[seen, kind] = own_us + _added_us(run.profile)[seen, kind]
     measured = replace(run.profile.measured, estimated="", estimated_speed=None)
     return replace(run.profile.with_costs(time_us), measured=measured)
+
+
+def _factors_of_passes(run: MeasuredRun) -> Iterator[tuple[int, BoolArray, float]]:
+    """Yield a device, its ops of a pass, and how much longer they take than predicted."""
+    rows = [row for row in run.pipeline.get("devices", ()) if row.get("passes_us")]
+    if not rows:
+        return
+    problem, number = Problem(run.profile, run.cluster), run.pipeline["microbatches"]
+    cost_us = np.nan_to_num(with_batch(run.profile, 1 / number).time_us)
+    backward, updates = backward_ops(problem), optimiser_ops(problem)
+    for row in rows:
+        device = run.cluster.index[row["device"]]
+        here = (run.plan.device == device) & ~updates
+        for of, measured_us in zip((~backward, backward), row["passes_us"], strict=True):
+            known_us = float(cost_us[here & of, run.cluster.kind[device]].sum()) * number
+            if known_us and measured_us:
+                factor = measured_us * run.cluster.speed[device] / known_us
+                yield device, here & of, factor
 
 
 def with_measured_links(run: MeasuredRun) -> Cluster:

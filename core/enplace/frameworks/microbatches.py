@@ -13,15 +13,21 @@ import numpy as np
 
 from enplace.errors import PipelineError
 from enplace.frameworks.wishes import MICROBATCHES, ORDER, OWN_STATISTICS, PIPELINE
-from enplace.machine.pipelines.pipeline import KINDS, PipelineSchedule
+from enplace.machine.pipelines.pipeline import (
+    KINDS,
+    PipelineSchedule,
+    planned_rule,
+    simulate_pipeline,
+)
 from enplace.machine.pipelines.stages import number_of_stage
 from enplace.option import Value
 from enplace.text import listed
 from enplace.values.arrays import inverse
+from enplace.values.batch import with_batch
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import device_label
 from enplace.values.plan import Plan, follow_graph
-from enplace.values.problem import BoolArray
+from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
 
 WHOLE = -1
@@ -85,6 +91,12 @@ def find_microbatches(wishes: Mapping[str, Value], dashes: str = "") -> Microbat
         raise PipelineError(f"a pipeline is an order of micro-batches; leave out {off}")
     number = MICROBATCHES.parse(wishes.get(MICROBATCHES.key, MICROBATCHES.default))
     return Microbatches(kind, number, bool(wishes.get(OWN_STATISTICS.key)))
+
+
+def simulate_batch(problem: Problem, plan: Plan, wanted: Microbatches) -> PipelineSchedule:
+    """Simulate a batch as a pipeline in which a micro-batch costs its share."""
+    small = Problem(with_batch(problem.measured_profile, 1 / wanted.number), problem.cluster)
+    return simulate_pipeline(small, plan, wanted.schedule, wanted.number, planned_rule(plan))
 
 
 def check_runnable(plan: Plan, cluster: Cluster) -> None:

@@ -161,6 +161,11 @@ def run_options() -> dict[str, Option]:
     return merge(*(framework.run_options for framework in frameworks().values()))
 
 
+def tune_options() -> dict[str, Option]:
+    """Return what may be wished of tuning with some framework, by key."""
+    return merge(*(framework.tune_options for framework in frameworks().values()))
+
+
 def suffixes() -> tuple[str, ...]:
     """Return the endings of the names of models' files."""
     return tuple(

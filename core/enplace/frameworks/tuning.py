@@ -26,6 +26,7 @@ MARGIN = 0.01
 
 Run = Callable[[Problem, Plan], MeasuredRun]
 Solve = Callable[[Problem], Plan]
+Predict = Callable[[Problem, Plan], float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +95,19 @@ class Tuning:
         return found_none and not all(trial.run.as_planned for trial in self.trials)
 
 
-def tune(problem: Problem, plan: Plan, run: Run, solve: Solve, rounds: int) -> Tuning:
+def predict_step_us(problem: Problem, plan: Plan) -> float:
+    """Predict a step that runs whole."""
+    return simulate(problem, plan).makespan_us
+
+
+def tune(
+    problem: Problem,
+    plan: Plan,
+    run: Run,
+    solve: Solve,
+    rounds: int,
+    predict: Predict = predict_step_us,
+) -> Tuning:
     """Improve a plan by measurement.
 
     Parameters
@@ -103,13 +116,15 @@ def tune(problem: Problem, plan: Plan, run: Run, solve: Solve, rounds: int) -> T
         Run a plan on real devices, and find a plan for a problem.
     rounds : int
         Most new plans to run.
+    predict : callable
+        Predicts how long the step of a plan takes as it is run.
     """
     measured = run(problem, plan)
     tuning = Tuning((Trial(plan, measured, measured.as_planned),), problem, settled=False)
     for _ in range(rounds):
         tuning = _learn(tuning, tuning.trials[-1])
         new = solve(tuning.problem)
-        if not _promises_more(tuning, new):
+        if not _promises_more(tuning, new, predict):
             return replace(_learn(tuning, tuning.best), settled=True)
         measured = run(tuning.problem, new)
         kept = _is_better(measured, tuning.best)
@@ -129,7 +144,7 @@ def _is_better(run: MeasuredRun, best: Trial) -> bool:
     return run.as_planned and (is_faster or not best.run.as_planned)
 
 
-def _promises_more(tuning: Tuning, new: Plan) -> bool:
+def _promises_more(tuning: Tuning, new: Plan, predict: Predict) -> bool:
     """Return whether a plan should be faster than the best one was, or should have been.
 
     If the best one did not run as planned, its times belong to another plan: any new one will do.
@@ -138,5 +153,5 @@ def _promises_more(tuning: Tuning, new: Plan) -> bool:
         return False
     if not tuning.best.run.as_planned:
         return True
-    now, then = (simulate(tuning.problem, plan).makespan_us for plan in (tuning.best.plan, new))
+    now, then = (predict(tuning.problem, plan) for plan in (tuning.best.plan, new))
     return then < max(now, (1 - MARGIN) * tuning.best.run.step_time_us)

@@ -13,15 +13,20 @@ from typing import Any
 from enplace.errors import ClusterError
 from enplace.frameworks.jobs import Replicas, RunRequest, do_work, run_job
 from enplace.frameworks.measured import MeasuredRun, run_from, run_message
+from enplace.frameworks.microbatches import Microbatches, find_microbatches, simulate_batch
+from enplace.frameworks.registry import keep_whole, usual_grain
 from enplace.frameworks.source import source_from_json
-from enplace.frameworks.tuning import Run, Tuning, tune
-from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, Stop, place
+from enplace.frameworks.tuning import Predict, Run, Solve, Tuning, predict_step_us, tune
+from enplace.frameworks.wishes import PIPELINE
+from enplace.option import Value, read_values
+from enplace.placers import DEFAULT_METHODS, PlaceOptions, Progress, Stop, place
+from enplace.placing.registry import find_placer
 from enplace.processes import codecs
 from enplace.processes.main import Connection
 from enplace.processes.wire import Message
 from enplace.processes.worker import WRITTEN, Report, Wrote, handler_program, ignore_written, never
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem
+from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
 
 PROGRAM = handler_program("enplace.frameworks.tuning_process:work", "tuning")
 
@@ -36,19 +41,54 @@ def tune_job(request: RunRequest, rounds: int, problem: Problem, plan: Plan) -> 
 
 
 def check_tunable(request: RunRequest) -> None:
-    """Refuse to tune where a run measures no step time.
+    """Refuse to tune where a run measures no step time, or no part of it.
 
     Raises
     ------
-    ClusterError
-        With the devices.
+    EnplaceError
+        With the devices, or with what cannot be wished.
     """
     framework = request.source.framework
-    if framework.uses_labels(request.devices):
+    read_values(framework.tune_options, request.wishes, f"{framework.name}'s tuning")
+    if framework.uses_labels(request.devices) and not request.wishes.get(PIPELINE.key):
         raise ClusterError(
             f"'{request.devices}' is labels of one CPU for {framework.name}, which measure no step "
-            f"time; tune on the devices themselves"
+            f"time; tune on GPUs, or a pipeline, whose stages are processes: --pipeline 1f1b"
         )
+
+
+def solves_as(
+    wanted: Microbatches | None, method: str, options: Callable[[], PlaceOptions]
+) -> tuple[Solve, Predict]:
+    """Return functions that find a plan for what is tuned, and predict its step.
+
+    Parameters
+    ----------
+    wanted : Microbatches, optional
+        The pipeline, if a step is one: its stages are of whole blocks.
+    options : callable
+        Makes the options of each search, but for its objective.
+    """
+    if wanted is None:
+        return lambda problem: _found(problem, method, options()), predict_step_us
+
+    def solve(problem: Problem) -> Plan:
+        known = find_placer(method).options
+        asked: dict[str, Value] = {"pipeline": wanted.schedule, "microbatches": wanted.number}
+        values = {each.name: asked[each.name] for each in known if each.name in asked}
+        whole = keep_whole(problem, usual_grain(problem.measured_profile, THROUGHPUT))
+        return _found(whole, method, replace(options(), objective=THROUGHPUT, values=values))
+
+    def predict_us(problem: Problem, plan: Plan) -> float:
+        return simulate_batch(problem, plan, wanted).makespan_us
+
+    return solve, predict_us
+
+
+def _found(problem: Problem, method: str, options: PlaceOptions) -> Plan:
+    found = place(problem, method, options=options).plan
+    options.stop.check()
+    return found
 
 
 def runs_as(
@@ -84,10 +124,6 @@ def _tuned(profile: Message, job: Message, report: Report) -> Message:
     def on_progress(progress: Progress) -> None:
         report(f"Solving with the measured costs: {progress.message}", progress.fraction)
 
-    def solve(problem: Problem) -> Plan:
-        options = PlaceOptions(stop=Stop(SEARCH_S), progress=on_progress)
-        return place(problem, DEFAULT_METHOD, options=options).plan
-
     request = RunRequest(
         source_from_json(details["source"]),
         details["devices"],
@@ -98,7 +134,14 @@ def _tuned(profile: Message, job: Message, report: Report) -> Message:
     check_tunable(request)
     written: set[str] = set()
     measure = runs_as(request, report, wrote=written.update)
-    tuning = tune(problem, codecs.plan_from(job), measure, solve, details["rounds"])
+    wanted = find_microbatches(request.wishes)
+    solve, predict_us = solves_as(
+        wanted,
+        DEFAULT_METHODS[STEP_TIME if wanted is None else THROUGHPUT],
+        lambda: PlaceOptions(stop=Stop(SEARCH_S), progress=on_progress),
+    )
+    first, rounds = codecs.plan_from(job), details["rounds"]
+    tuning = tune(problem, first, measure, solve, rounds, predict_us)
     answer = run_message(tuning.best.run)
     more = {"rounds": _rounds(tuning), WRITTEN: sorted(written)}
     return Message(answer.do, {**answer.details, **more}, answer.arrays)

@@ -11,17 +11,22 @@ from enplace.frameworks.measured import (
     NOT_SEEN,
     SHARED_CORES,
     MeasuredRun,
+    run_by_module,
     run_from,
     run_message,
     with_measured_costs,
     with_measured_links,
 )
 from enplace.machine import simulate
+from enplace.machine.op_passes import backward_ops, optimiser_ops
 from enplace.processes import wire
+from enplace.values.batch import with_batch
 from enplace.values.measurement import Measurement
+from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.splits import Split
 from problems import cluster_of, plan_of, profile_of
+from torch_layers import layered
 
 NAN = float("nan")
 
@@ -304,3 +309,27 @@ def test_a_pipeline_of_processes_has_its_own_tolerance_and_caveat():
     text = describe_run(run, "cpu:2")
     for words in ("2 stages, 1 parameter exchanged", "time per micro-batch", "Dropout is off"):
         assert words in text
+
+
+def test_stages_that_were_timed_scale_the_ops_of_their_pass():
+    """The second device took twice as long forward, and half as long backward, as predicted."""
+    profile = layered(n_layers=2, samples=8)
+    problem = Problem(profile, cluster_of(2))
+    second = np.array(["1" in scope or "head" in scope for scope in profile.scopes])
+    plan = Plan(second.astype(np.int64), np.arange(profile.n_ops), "hand")
+    small = with_batch(profile, 1 / 4).time_us[:, 0]
+    backward, updates = backward_ops(problem), optimiser_ops(problem)
+    took_us = [
+        [4 * small[(second == device) & of & ~updates].sum() for of in (~backward, backward)]
+        for device in (False, True)
+    ]
+    took_us[1] = [2 * took_us[1][0], took_us[1][1] / 2]
+    rows = [{"device": f"GPU:{d}", "passes_us": us} for d, us in enumerate(took_us)]
+    facts = {"pipeline": {"microbatches": 4, "devices": rows}}
+    run = run_by_module(problem, plan, np.ones(3), 1.0, (1, 1), facts)
+    change = with_measured_costs(run).time_us[:, 0] / np.maximum(profile.time_us[:, 0], 1e-9)
+    timed = profile.time_us[:, 0] > 0
+    assert change[timed & ~second] == pytest.approx(1)
+    assert change[timed & updates] == pytest.approx(1)
+    assert change[timed & second & ~backward] == pytest.approx(2)
+    assert change[timed & second & backward & ~updates] == pytest.approx(0.5)

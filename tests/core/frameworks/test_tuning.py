@@ -4,13 +4,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from enplace.frameworks.measured import MeasuredRun
+from enplace.frameworks.measured import MeasuredRun, run_by_module
+from enplace.frameworks.microbatches import Microbatches, simulate_batch
 from enplace.frameworks.tuning import tune
+from enplace.frameworks.tuning_process import solves_as
 from enplace.machine import simulate
-from enplace.placers import place
+from enplace.machine.op_passes import backward_ops, optimiser_ops
+from enplace.placers import PlaceOptions, place
+from enplace.values.batch import with_batch
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, plan_of, profile_of
+from torch_layers import layered
 
 
 @pytest.fixture
@@ -201,3 +206,37 @@ def test_a_plan_predicted_to_beat_the_measured_time_is_run(problem):
     assert run.steps == [250, 200]
     assert tuning.best.plan is together
     assert tuning.settled
+
+
+def test_a_pipeline_is_tuned_by_the_passes_of_its_stages():
+    """The second half of the layers really takes three times as long, so it gets fewer layers."""
+    wanted = Microbatches("1f1b", 4)
+    problem = Problem(layered(n_layers=8, weight=1, data=8), cluster_of(2))
+    late = np.array([any(f"s_{n}" in scope for n in "4567") for scope in problem.profile.scopes])
+    real_us = np.where(late, 3.0, 1.0)[:, None] * problem.profile.time_us
+
+    def run(problem, plan):
+        real = replace(problem, measured_profile=problem.measured_profile.with_costs(real_us))
+        seen, number = simulate_batch(real, plan, wanted), wanted.number
+        cost_us = with_batch(real.measured_profile, 1 / number).time_us[:, 0]
+        backward, counts = backward_ops(real), ~optimiser_ops(real)
+        rows = [
+            {
+                "device": f"GPU:{d}",
+                "passes_us": [
+                    number * cost_us[(plan.device == d) & of & counts].sum()
+                    for of in (~backward, backward)
+                ],
+            }
+            for d in range(2)
+        ]
+        facts = {"pipeline": {"microbatches": number, "devices": rows}}
+        predicted_us = simulate_batch(problem, plan, wanted).makespan_us
+        times_us = np.full(3, seen.makespan_us)
+        found = run_by_module(problem, plan, times_us, predicted_us, (1, 1), facts)
+        return replace(found, loss_difference=0.0, weights_difference=0.0)
+
+    solve, predict_us = solves_as(wanted, "max-load-dp", PlaceOptions)
+    tuning = tune(problem, solve(problem), run, solve, 3, predict_us)
+    first, best = tuning.trials[0].run.step_time_us, tuning.best.run.step_time_us
+    assert best < 0.85 * first

@@ -207,6 +207,7 @@ FRAMEWORK = Framework(
     models=_MODELS,
     apply_options=(ORDER, *PIPELINE_OPTIONS),
     run_options=(ORDER, *PIPELINE_OPTIONS),
+    tune_options=(ORDER,),
     about_compiled="The script compiles this step with XLA. Enplace measures and runs it op by op, "
     "even without a plan, so compare with the script's own step time too.",
     about_plain_kernels="CPU ops ran with TensorFlow's plain kernels, with and without the plan, "

@@ -121,6 +121,7 @@ FRAMEWORK = Framework(
     applier="enplace.frameworks.torch.pipelines.apply:apply",
     apply_options=(PIPELINE, MICROBATCHES),
     run_options=(PIPELINE, MICROBATCHES),
+    tune_options=(PIPELINE, MICROBATCHES),
     plain_apart=True,
     kinds=_KINDS,
     models=_MODELS,

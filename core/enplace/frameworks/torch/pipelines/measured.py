@@ -129,6 +129,7 @@ def answer_of(follower: Measured) -> Message:
     details: Mapping[str, Any] = {
         "times_us": follower.times_us,
         "busy_us": pipeline.busy_us[-len(follower.times_us) :],
+        "passes_us": pipeline.passes_us[-len(follower.times_us) :],
         "in_flight": pipeline.in_flight,
         "peak_bytes": follower.peak_bytes,
         "modules": modules,

@@ -20,7 +20,7 @@ from enplace.files.folders import temporary_folder
 from enplace.frameworks.comparing import first_step_difference
 from enplace.frameworks.devices import LOCAL
 from enplace.frameworks.measured import MeasuredRun, median_us, quartiles_us, run_by_module
-from enplace.frameworks.microbatches import Microbatches
+from enplace.frameworks.microbatches import Microbatches, simulate_batch
 from enplace.frameworks.torch.error_text import lacking
 from enplace.frameworks.torch.hosts import stage_devices
 from enplace.frameworks.torch.pipelines.pipeline_files import (
@@ -44,12 +44,10 @@ from enplace.frameworks.torch.run.comparison import (
     way_of,
 )
 from enplace.frameworks.torch.run.matching import check_plan
-from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule, simulate_pipeline
 from enplace.processes import redirect
 from enplace.processes.wire import Message, encode, read
 from enplace.processes.worker import Report, WorkerError
 from enplace.text import count, finite, listed
-from enplace.values.batch import with_batch
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 
@@ -198,15 +196,6 @@ def _answer(folder: Path, rank: int) -> Message | None:
         return read(file)
 
 
-def _predicted(problem: Problem, plan: Plan, wanted: Microbatches) -> PipelineSchedule | None:
-    """Simulate the pipeline: a micro-batch costs its share; None without known costs."""
-    profile = problem.measured_profile
-    if not any(profile.op_types):
-        return None
-    small = Problem(with_batch(profile, 1 / wanted.number), problem.cluster)
-    return simulate_pipeline(small, plan, wanted.schedule, wanted.number, planned_rule(plan))
-
-
 def _seen(
     problem: Problem,
     plan: Plan,
@@ -214,7 +203,8 @@ def _seen(
     answers: Sequence[Message],
     devices: str,
 ) -> MeasuredRun:
-    predicted = _predicted(problem, plan, wanted)
+    is_known = any(problem.measured_profile.op_types)
+    predicted = simulate_batch(problem, plan, wanted) if is_known else None
     first = answers[0].details
     times_us = np.max([each.details["times_us"] for each in answers], axis=0)
     step_us = float(np.median(times_us))
@@ -225,6 +215,7 @@ def _seen(
         row: dict[str, Any] = {
             "device": names[at],
             "busy_share": float(np.median(own["busy_us"])) / step_us,
+            "passes_us": np.median(own["passes_us"], axis=0).tolist(),
             "in_flight": own["in_flight"],
             "peak_bytes": own["peak_bytes"],
         }

@@ -146,8 +146,9 @@ class Pipeline:
         self.told: Callable[[torch.Tensor], None] = lambda loss: None
         self.around: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.busy_us: list[float] = []
+        self.passes_us: list[list[float]] = []
         self.step_us: list[float] = []
-        self._busy = 0.0
+        self._busy_s = [0.0, 0.0]
         self._flying = self.in_flight = 0
 
     @contextmanager
@@ -464,7 +465,7 @@ class Pipeline:
                 begins.keeps = bool(begins.kept)
             begun = time.perf_counter()
             out = usual(*args, **kwargs)
-            self._busy += time.perf_counter() - begun
+            self._busy_s[change != 1] += time.perf_counter() - begun
             self._flying += change
             self.in_flight = max(self.in_flight, self._flying)
             return out
@@ -475,7 +476,7 @@ class Pipeline:
         """Run the schedule on this step's batch; return the losses, in all processes."""
         assert staged.cut is not None
         last = staged.cut.rank[-1]
-        self._busy, self._flying = 0.0, 0
+        self._busy_s, self._flying = [0.0, 0.0], 0
         batch = {f"{PART}{number}": staged.tape.batch[number] for number in staged.parts}
         before = self._lay_aside()
         begun = time.perf_counter()
@@ -500,7 +501,8 @@ class Pipeline:
                 "it is no mean over samples; give all samples as many, or let it count all"
             )
         self.step_us.append((time.perf_counter() - begun) * 1e6)
-        self.busy_us.append(self._busy * 1e6)
+        self.passes_us.append([each * 1e6 for each in self._busy_s])
+        self.busy_us.append(sum(self.passes_us[-1]))
         self._is_outdated = True
         return values[: len(staged.kept)]
 
