@@ -26,7 +26,10 @@ ALL = (
 )
 """Together they take less than an hour on two idle cores."""
 
-BY_NAME = ("gap", "coarse", "extremes", "session", "measured", "verified", "device_maps")
+BY_NAME = (
+    *("gap", "coarse", "extremes", "session", "measured", "verified"),
+    *("device_maps", "ranks"),
+)
 """What takes long, or needs TensorFlow or PyTorch, runs only when named."""
 
 
