@@ -28,6 +28,7 @@ from enplace_studio.files import session
 from enplace_studio.files.saving import Saving
 from enplace_studio.model import edits
 from enplace_studio.model.document import Document, PlanEntry
+from enplace_studio.model.notes import told_notes
 from enplace_studio.model.prices import headline, what_if_text
 from enplace_studio.widgets.part import Part
 from enplace_studio.widgets.pictures import SUFFIXES, Drawing, write_picture
@@ -82,7 +83,13 @@ class Exchange(Part):
         exporter = exporters()[form]
         model = None if project is None or entry.cluster is not None else project.model
         alone = framework_of(entry.schedule.problem.measured_profile).alone
-        return lambda: result_for(exporter, entry.schedule, model, alone, known_us)
+        notes = () if project is None else told_notes(project, entry)
+
+        def make() -> Result:
+            result = result_for(exporter, entry.schedule, model, alone, known_us)
+            return replace(result, notes=notes)
+
+        return make
 
     def _known_us(self, entry: PlanEntry) -> float | None:
         """Return the bound that is known by now."""

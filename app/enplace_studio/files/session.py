@@ -30,6 +30,7 @@ from enplace.values.splits import Split, split_profile
 from enplace.writers.clusters import cluster_to_json
 from enplace.writers.constraints import rows_to_json
 from enplace_studio.files.kept_runs import run_from_json, run_to_json
+from enplace_studio.model.notes import notes_from_json, notes_to_json
 from enplace_studio.model.open_project import (
     Constraint,
     FileVersion,
@@ -156,6 +157,7 @@ def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
     opened = OpenProject(
         problem, cluster, grouping, compute, links, tuple(entries), current, graphs, off, locks
     )
+    opened = replace(opened, notes=notes_from_json(shell.get("notes")))
     return Opened(opened, path, view)
 
 
@@ -239,6 +241,7 @@ def _entry_from(
         cluster=cluster,
         starred=detail.get("starred") is True,
         remark=one_line(str(detail.get("remark", ""))),
+        made_from=one_line(str(detail.get("made_from", ""))),
     )
 
 
@@ -283,6 +286,7 @@ def to_project(
         "plans": [_details(entry, numbers) for entry in opened.plans],
         **({"file": str(file)} if file else {}),
         **({"seen": seen} if file and seen else {}),
+        **({"notes": notes_to_json(opened.notes)} if opened.notes else {}),
         **_constraints_to("off", opened.off),
         **_constraints_to("locks", opened.locks),
     }
@@ -312,6 +316,7 @@ def _details(entry: PlanEntry, numbers: Mapping[PlanEntry, int]) -> dict[str, An
         "origin": numbers.get(entry.origin) if entry.origin else None,
         **({"starred": True} if entry.starred else {}),
         **({"remark": entry.remark} if entry.remark else {}),
+        **({"made_from": entry.made_from} if entry.made_from else {}),
     }
     if entry.cluster is not None:
         details["cluster"] = cluster_to_json(entry.cluster)

@@ -29,7 +29,7 @@ from enplace_studio.explain.intervals import Interval
 from enplace_studio.explain.reasons import Mark
 from enplace_studio.explain.start_times import Gap
 from enplace_studio.jobs.call_later import call_later, take_turn
-from enplace_studio.model import constraints, edits, ordering
+from enplace_studio.model import constraints, edits, notes, ordering
 from enplace_studio.model import stamp as stamping
 from enplace_studio.model.bounds import Bounds
 from enplace_studio.model.history import History, State, schedule_of
@@ -77,6 +77,8 @@ class Document(QObject):
     """The timeline shows another pipeline, or one step again."""
     span_changed = Signal()
     """Another part of the step is selected, or none."""
+    notes_changed = Signal()
+    """There are other notes on ops."""
     gap_changed = Signal()
     """The user asks about another idle time of a device, or about none."""
     transfer_changed = Signal()
@@ -576,7 +578,9 @@ class Document(QObject):
     def duplicate_plan(self, entry: PlanEntry) -> bool:
         """Add a copy of a plan to the list, and show it."""
         listed = self._listed(entry)
-        return listed is not None and self.add_plan(edits.renamed(listed, f"{listed.name}, copy"))
+        return listed is not None and self.add_plan(
+            replace(listed, name=f"{listed.name}, copy", origin=None, made_from=listed.name)
+        )
 
     def remove_plan(self, entry: PlanEntry) -> bool:
         listed = self._listed(entry)
@@ -600,6 +604,10 @@ class Document(QObject):
     def remark_plan(self, entry: PlanEntry, remark: str) -> bool:
         """Keep the user's own words about a plan; empty words remove them."""
         return self._change_plan(entry, f"note on “{entry.name}”", remark=one_line(remark))
+
+    def write_note(self, ops: Collection[int], text: str) -> bool:
+        """Keep the user's own words about ops; empty words remove them."""
+        return self._edit_ops("note on “{ops}”", partial(notes.write_note, text=text), ops)
 
     def _change_plan(self, entry: PlanEntry, title: str, **texts: Any) -> bool:
         """Change what a plan's row says."""
@@ -701,6 +709,8 @@ class Document(QObject):
             self.problem_changed.emit()
         if new.plans != old.plans:
             self.plans_changed.emit()
+        if new.notes != old.notes:
+            self.notes_changed.emit()
         if schedule_of(old) is not schedule_of(new):
             self.show_pipeline(None)  # it was another plan's
         if new.current is not old.current:

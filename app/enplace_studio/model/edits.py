@@ -166,6 +166,9 @@ def swap_entry(project: OpenProject, old: PlanEntry, new: PlanEntry) -> OpenProj
     """Replace one entry by another, also as the origin of its edits."""
     swapped = {entry: replace(entry, origin=new) for entry in project.plans if entry.origin is old}
     swapped[old] = new
+    for entry in project.plans if new.name != old.name else ():
+        if entry.made_from == old.name:
+            swapped[entry] = replace(swapped.get(entry, entry), made_from=new.name)
     plans = tuple(swapped.get(entry, entry) for entry in project.plans)
     current = swapped.get(project.current, project.current) if project.current else None
     return replace(project, plans=plans, current=current)
@@ -245,7 +248,11 @@ def make_move(project: OpenProject, move: NextMove) -> OpenProject:
     problem = split_problem(project.problem, plan.splits)
     schedule = simulate_changed(problem, replace(plan, solve_seconds=None, nothing_fits=False))
     entry = PlanEntry(
-        unused_name(project, f"{current.name}, split"), schedule.plan, schedule, "split by hand"
+        unused_name(project, f"{current.name}, split"),
+        schedule.plan,
+        schedule,
+        "split by hand",
+        made_from=current.name,
     )
     graphs = {plan.splits: problem, **project.graphs}
     return with_plan(replace(project, graphs=graphs), entry, choose=True)

@@ -42,6 +42,8 @@ class PlanEntry:
         The plan this one was edited from; its schedule is drawn as a ghost.
     run : MeasuredRun or None
         The measured run of the plan on this machine.
+    made_from : str
+        The name of the plan that a search started from, or that this one is a copy of.
     cluster : Cluster or None
         The cluster that the plan is for, before scaling, if it cannot run on the open one.
         Showing the plan switches to that cluster.
@@ -57,6 +59,12 @@ class PlanEntry:
     own: Plan | None = None
     starred: bool = False
     remark: str = ""
+    made_from: str = ""
+
+    @property
+    def parent(self) -> str:
+        """The name of the plan that this one was made from; empty for one made from nothing."""
+        return self.made_from if self.origin is None else self.origin.name
 
     def is_edit_of(self, other: PlanEntry) -> bool:
         """Whether one of the two is an edit of the other, or both are one plan or of one origin."""
@@ -114,6 +122,14 @@ class Constraint:
         return hash((self.kind, self.rows[:1], len(self.rows)))  # there may be thousands of rows
 
 
+@dataclass(frozen=True)
+class Note:
+    """A person's words about some ops, by their names."""
+
+    on: frozenset[str]
+    text: str
+
+
 @dataclass(frozen=True, eq=False)
 class OpenProject:
     """A problem and its plans.
@@ -133,6 +149,8 @@ class OpenProject:
         Constraints that the user has switched off.
     locks : tuple of Constraint
         Which pins belong to the lock of a device; others stay if it is unlocked.
+    notes : tuple of Note
+        What the user has noted on ops.
     arrived : tuple of Arrival
         What jobs have brought so far; a state of the history that has fewer lacks the others.
     """
@@ -148,6 +166,7 @@ class OpenProject:
     off: tuple[Constraint, ...] = ()
     locks: tuple[Constraint, ...] = ()
     arrived: tuple[Arrival, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def model(self) -> Problem:
@@ -229,11 +248,12 @@ def _work_of(project: OpenProject) -> tuple[object, ...]:
         (entry.name, entry.note, entry.starred, entry.remark, entry.cluster, id(entry.run))
         for entry in project.plans
     ]
+    made = [entry.made_from for entry in project.plans]
     of = [number.get(entry.origin) if entry.origin else None for entry in project.plans]
     shown = number.get(project.current) if project.current else None
     constraints = project.problem.constraints, project.off, project.locks
     graph = id(project.model.measured_profile), project.problem.splits
-    return rows, of, shown, constraints, graph, project.cluster
+    return rows, made, of, shown, constraints, graph, project.cluster, project.notes
 
 
 def _is_same_plan(one: PlanEntry, other: PlanEntry) -> bool:

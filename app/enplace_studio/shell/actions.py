@@ -17,6 +17,7 @@ from enplace.names.whole import guess_pattern
 from enplace.text import capital
 from enplace.values.result import Result
 from enplace_studio.model.document import Document
+from enplace_studio.model.notes import note_on
 from enplace_studio.model.queries import find_ops
 from enplace_studio.model.relations import RELATIONS, Relation
 from enplace_studio.serving.dialog import ServingDialog
@@ -246,6 +247,15 @@ def _rename_plan(studio: Studio) -> None:
             studio.document.rename_plan(current, name)
 
 
+def _note_selection(studio: Studio) -> None:
+    project, ops = studio.document.project, studio.document.selection
+    if project is not None:
+        known, about = note_on(project, ops), f"Your note on {project.describe(ops)}"
+        text, accepted = QInputDialog.getText(studio.window, "Note", about, text=known)
+        if accepted:
+            studio.document.write_note(ops, text)
+
+
 def _keep_whole(studio: Studio) -> None:
     project = studio.document.project
     if project is not None:
@@ -333,6 +343,7 @@ _ACTIONS: tuple[Action, ...] = (
     Action("keep-whole", "Keep layers whole…", "Edit", (), _keep_whole, _open, 1),
     Action("stamp", "Apply to all layers like the selection", "Edit", ("L",),
            _edit(Document.offer_stamp), _selected_ops, 1),
+    Action("note", "Note on the selection…", "Edit", ("N",), _note_selection, _selected_ops, 1),
     Action("earlier", "Run selection earlier", "Edit", ("Alt+Left",),
            lambda s: s.document.run_next(s.document.selection, earlier=True), _selected, 1),
     Action("later", "Run selection later", "Edit", ("Alt+Right",),

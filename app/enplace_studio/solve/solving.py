@@ -354,7 +354,8 @@ class Solving(Part):
             return
         if not job.asked and (job.cluster != project.cluster or project.expert is not None):
             return  # there is one for this cluster, or another job finds it
-        entry = self._named(job, made)
+        start = [each.name for each in project.plans if each.plan is job.start]
+        entry = replace(self._named(job, made), made_from="".join(start[:1]))
         is_older = entry.cluster is not None or not _asks_the_same(job.problem, project.problem)
         own = job.cluster or job.problem.cluster
         self.is_adding = True

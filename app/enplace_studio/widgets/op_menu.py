@@ -48,6 +48,7 @@ def op_menu(
     add_action(menu, "Colocate\tG", lambda: document.colocate(ops), enabled=several)
     add_action(menu, "Separate\tShift+G", lambda: document.separate(ops))
     add_action(menu, "Apply to all layers like this\tL", lambda: document.offer_stamp(ops))
+    add_action(menu, "Note…\tN", partial(document.requests.run_action.emit, "note"))
     menu.addSeparator()
     add_action(menu, "Run earlier\tAlt+Left", lambda: document.run_next(ops, earlier=True))
     add_action(menu, "Run later\tAlt+Right", lambda: document.run_next(ops, earlier=False))

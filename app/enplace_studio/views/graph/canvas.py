@@ -76,6 +76,7 @@ class Canvas(TipWidget):
         model.level_changed.connect(self._restart)
         model.arranged.connect(self._follow)
         self.document.selection_changed.connect(self.update)
+        self.document.notes_changed.connect(self.update)
         self.document.hover_changed.connect(self.update)
 
     # Navigation

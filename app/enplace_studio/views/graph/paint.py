@@ -37,9 +37,12 @@ _LONG_ALPHA, _LONG_ALPHA_DARK = 0.32, 0.5
 _ROUTED_ALPHA = 0.6  # a long edge that passes beside the cards, not behind them
 
 
+_NOTE_PX = 7
+
+
 @dataclass(frozen=True)
 class Marks:
-    """Cards and ports that are selected or hovered; cards that are found, or in a rubber band."""
+    """Cards and ports that are selected, hovered or noted on; cards found, or in a rubber band."""
 
     selected: frozenset[int] = frozenset()
     partly: frozenset[int] = frozenset()
@@ -47,6 +50,7 @@ class Marks:
     taken: frozenset[int] = frozenset()
     matches: frozenset[int] | None = None
     current: int | None = None
+    noted: frozenset[int] = frozenset()
 
 
 def paint_scene(painter: QPainter, scene: Scene, marks: Marks, visible: QRectF) -> None:
@@ -63,6 +67,8 @@ def paint_scene(painter: QPainter, scene: Scene, marks: Marks, visible: QRectF) 
             paint_card(painter, scene, node, text)
         else:
             _paint_port(painter, scene, node, text)
+        if node in marks.noted:
+            _paint_note(painter, scene.rects[node])
         painter.setOpacity(1.0)
         _paint_ring(painter, scene.rects[node], node, marks)
 
@@ -282,6 +288,20 @@ def paint_pin(painter: QPainter, head: QPointF) -> None:
     painter.drawLine(head, head + QPointF(0, 8))
     painter.setBrush(theme.tokens.text)
     painter.drawEllipse(head, 2.6, 2.6)
+
+
+def _paint_note(painter: QPainter, rect: QRectF) -> None:
+    """Paint a turned-down corner: there is a note."""
+    corner = rect.topRight()
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(theme.tokens.text)
+    painter.drawPolygon(
+        [
+            corner + QPointF(-_NOTE_PX - 1, 1),
+            corner + QPointF(-1, 1),
+            corner + QPointF(-1, _NOTE_PX + 1),
+        ]
+    )
 
 
 def _paint_ring(painter: QPainter, rect: QRectF, node: int, marks: Marks) -> None:

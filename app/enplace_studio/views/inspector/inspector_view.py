@@ -32,6 +32,7 @@ from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document
+from enplace_studio.model.notes import Noted, all_notes
 from enplace_studio.model.open_project import OpenProject
 from enplace_studio.model.previews import Preview
 from enplace_studio.model.prices import headline
@@ -120,6 +121,7 @@ class InspectorView(ScrollPanel):
             document.opened,
             document.problem_changed,
             document.current_changed,
+            document.notes_changed,
             document.selection_changed,
             document.gap_changed,
         )
@@ -191,8 +193,20 @@ class InspectorView(ScrollPanel):
             self.buttons["moves"] = link
             self._shows.addWidget(link, 0, Qt.AlignmentFlag.AlignLeft)
             self._add_limits(project, current.schedule)
+            self._add_notes(all_notes(project))
             if current.plan.splits:
                 self._add_splits(split_facts(project.model.profile, current.schedule))
+
+    def _add_notes(self, found: Sequence[Noted]) -> None:
+        """Add notes, each with a link to its ops."""
+        if found:
+            self._add_heading("Notes")
+        for note in found:
+            select = partial(self._document.select, note.ops)
+            link = button(note.title, select, kind="link", tip="Select these ops")
+            link.setProperty("flush", True)
+            self._shows.addWidget(link, 0, Qt.AlignmentFlag.AlignLeft)
+            self._add_text(note.text)
 
     def _add_way_back(self, project: OpenProject) -> None:
         """Add a link to the gap, or to the ops with the reason, that led to the selection."""
@@ -353,6 +367,8 @@ class InspectorView(ScrollPanel):
     def _add_selection(self, project: OpenProject, ops: IntArray) -> None:
         problem, schedule = project.problem, self._document.schedule
         self._add_text(totals(problem, schedule, ops))
+        notes = [each for each in all_notes(project) if each.ops & set(ops.tolist())]
+        self._add_notes(notes)
         self._add_heading("Where")
         self.where = DeviceGrid(self._document, project, ops)
         self.where.chosen.connect(self._place)

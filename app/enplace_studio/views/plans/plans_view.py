@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from PySide6.QtCore import Qt, QTimer
-from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtCore import QPointF, Qt, QTimer
+from PySide6.QtGui import QKeySequence, QPainter, QPaintEvent, QPen, QShortcut
 from PySide6.QtWidgets import QApplication, QLineEdit, QMenu, QWidget
 
 from enplace.text import count
@@ -23,11 +23,12 @@ from enplace_studio.views.plans.live import LiveCard
 from enplace_studio.views.plans.measured import ResultCard
 from enplace_studio.views.plans.replicas import ReplicasLine
 from enplace_studio.widgets.labels import paragraph
-from enplace_studio.widgets.layouts import vbox
+from enplace_studio.widgets.layouts import clear, hbox, vbox
 from enplace_studio.widgets.menu import add_action, new_menu, offer_menu
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import ScrollPanel
 from enplace_studio.widgets.tables import copy_on_request
+from enplace_studio.widgets.theme import theme
 
 
 def make_view(document: Document, solver: Solver) -> PlansView:
@@ -59,6 +60,8 @@ CROWD = 8
 """Most plans that have a card of several lines each; of more, only the shown plan has."""
 
 
+INDENT_PX, MOST_INDENTS = 14, 3
+"""How far a plan is indented below the one that it was made from, and how often at most."""
 SEARCHED_S = 0.3
 """A plan that took less came from a method that ends on its own."""
 
@@ -73,6 +76,48 @@ def _was_searched(project: OpenProject, entry: PlanEntry) -> bool:
 
 def _is_expert_elsewhere(entry: PlanEntry) -> bool:
     return entry.cluster is not None and entry.is_expert and not entry.starred
+
+
+def as_tree(entries: Sequence[PlanEntry]) -> list[tuple[PlanEntry, int]]:
+    """Put each plan below the one that it was made from; return them with their depths.
+
+    A plan and all that was made from it are where the best of them is in the given order.
+    """
+    known = {entry.name for entry in entries}
+    below: dict[str, list[PlanEntry]] = {}
+    for entry in entries:
+        below.setdefault(entry.parent if entry.parent in known else "", []).append(entry)
+    at = {entry.name: number for number, entry in enumerate(entries)}
+
+    def first(entry: PlanEntry) -> int:
+        return min([at[entry.name], *map(first, below.get(entry.name, ()))])
+
+    def walk(name: str, depth: int) -> Iterator[tuple[PlanEntry, int]]:
+        for entry in sorted(below.get(name, ()), key=first):
+            yield entry, depth
+            yield from walk(entry.name, depth + 1)
+
+    found = list(walk("", 0))
+    lost = [(entry, 0) for entry in entries if entry not in dict(found)]  # a damaged file's circle
+    return found + lost
+
+
+class Branch(QWidget):
+    """A card, indented below the card of the plan that its plan was made from."""
+
+    def __init__(self, card: PlanCard, depth: int) -> None:
+        super().__init__()
+        self._indent_px = round(INDENT_PX * min(depth, MOST_INDENTS) * theme.scale)
+        hbox(card, on=self, margins=(self._indent_px, 0, 0, 0))
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        if self._indent_px:
+            x, y = self._indent_px - INDENT_PX * theme.scale / 2, self.height() / 2
+            with QPainter(self) as painter:
+                painter.setPen(QPen(theme.tokens.line, 1.4))
+                painter.drawPolyline(
+                    [QPointF(x, 0), QPointF(x, y), QPointF(self._indent_px - 2, y)]
+                )
 
 
 class PlansView(ScrollPanel):
@@ -125,18 +170,16 @@ class PlansView(ScrollPanel):
         scrolled = self.column.verticalScrollBar().value()
         if focused is not None:
             self.column.setFocus()  # a hidden card would hand it to a widget far below
-        for card in self.cards:
-            self._list.removeWidget(card)
-            card.hide()
-            card.deleteLater()
+        clear(self._list)
         project = self._document.project
         entries = sorted(project.plans, key=_rank) if project is not None else []
         elsewhere = [entry for entry in entries if _is_expert_elsewhere(entry)]
         self._show_others(len(elsewhere))
         listed = [e for e in entries if self._shows_others or e not in elsewhere]
-        self.cards = [self._make_card(project, entry) for entry in listed if project]
-        for card in self.cards:
-            self._list.addWidget(card)
+        branches = as_tree(listed)
+        self.cards = [self._make_card(project, entry) for entry, _ in branches if project]
+        for card, (_, depth) in zip(self.cards, branches, strict=False):
+            self._list.addWidget(Branch(card, depth))
         self._list.setSpacing(4 if len(entries) > CROWD else 8)
         self._empty.setVisible(not entries)
         self._show_comparison()

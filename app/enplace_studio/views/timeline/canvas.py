@@ -21,6 +21,7 @@ from enplace_studio.explain.queues import describe_queue, find_wait
 from enplace_studio.explain.start_times import Gap, find_chain
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.model.document import Document, PlanEntry
+from enplace_studio.model.notes import all_notes
 from enplace_studio.model.ordering import find_range
 from enplace_studio.timelines.lanes import SLACK_PX, Lanes
 from enplace_studio.timelines.navigation import TimeCanvas
@@ -379,8 +380,12 @@ class TimelineCanvas(TimeCanvas):
         run = self.document.current.run if self.document.current else None
         if row.measured and run is not None:
             return describe_measured(schedule, run, number)
-        describe = describe_op if row.is_device else describe_transfer
-        return describe(schedule, number)
+        if not row.is_device:
+            return describe_transfer(schedule, number)
+        project = self.document.project
+        found = all_notes(project) if project is not None else []
+        notes = [f"Note: {each.text}" for each in found if number in each.ops]
+        return "\n".join([describe_op(schedule, number), *notes])
 
     def escape(self) -> None:
         """Cancel a drag; without one, an offer or the selection."""

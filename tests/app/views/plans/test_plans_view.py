@@ -6,14 +6,14 @@ from PySide6.QtGui import QFontMetricsF, QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QLineEdit, QPushButton
 
-from documents import add_plan, document_of
+from documents import add_plan, chain_document, document_of
 from enplace.values.problem import THROUGHPUT
 from enplace.writers import write_project
 from enplace_studio.files import session
 from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import PlanEntry
 from enplace_studio.model.plan_facts import brief_standing, compare, standing, tooltip, why_stale
-from enplace_studio.views.plans.plans_view import CROWD, PlansView
+from enplace_studio.views.plans.plans_view import CROWD, PlansView, as_tree
 from enplace_studio.widgets.theme import theme
 from problems import cluster_of, profile_of
 from threads import finish_work
@@ -455,7 +455,8 @@ def test_a_click_on_a_plan_leaves_the_list_where_it_is(long_list, qtbot):
 
 def test_an_edited_plan_is_scrolled_into_view(long_list, qtbot):
     view = long_list
-    view._document.choose_plan(card_of(view, "both").entry)
+    view._document.choose_plan(card_of(view, "other 8").entry)
+    view.column.verticalScrollBar().setValue(0)
     view._document.place([1], 0)
     edited = view._document.current.name
     qtbot.waitUntil(lambda: edited in names(view) and is_in_view(view, card_of(view, edited)))
@@ -498,3 +499,26 @@ def test_expert_plans_for_other_clusters_are_folded_under_one_line(open_view, qt
     assert "expert" in names(view)
     view.others.click()
     assert "expert" not in names(view)
+
+
+def test_a_plan_stands_below_the_one_it_was_made_from_and_stays_there_when_that_is_renamed():
+    document = chain_document()
+    add_plan(document, "other", {"a": 0, "b": 0, "c": 0})
+    document.duplicate_plan(document.plans[0])
+    document.place([0], 1)  # an edit of the copy
+    document.rename_plan(document.plans[0], "first")
+    tree = [(entry.name, depth) for entry, depth in as_tree(document.plans)]
+    assert tree == [
+        ("first", 0),
+        ("plan 1, copy", 1),
+        ("plan 1, copy, edited", 2),
+        ("other", 0),
+    ]
+
+
+def test_plans_that_are_said_to_be_made_from_each_other_are_all_listed():
+    document = chain_document()
+    add_plan(document, "other", {"a": 0, "b": 0, "c": 0})
+    one, other = document.plans
+    circle = [replace(one, made_from="other"), replace(other, made_from=one.name)]
+    assert {entry.name for entry, _ in as_tree(circle)} == {one.name, "other"}

@@ -1,0 +1,72 @@
+"""What a person has noted on ops, and on plans. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from enplace.text import one_line
+from enplace.values.profile import Profile
+from enplace_studio.model.open_project import Note, OpenProject, PlanEntry
+
+
+@dataclass(frozen=True, eq=False)
+class Noted:
+    """A note on ops of the open graph: which, how they are called, and the person's words."""
+
+    ops: frozenset[int]
+    title: str
+    text: str
+
+
+def write_note(project: OpenProject, ops: Collection[int], text: str) -> OpenProject:
+    """Keep a person's words about some ops, instead of those about the same ops before."""
+    names = project.problem.profile.op_names
+    on, text = frozenset(names[op] for op in ops), one_line(text)
+    others = tuple(note for note in project.notes if note.on != on)
+    notes = (*others, Note(on, text)) if text else others
+    return project if set(notes) == set(project.notes) else replace(project, notes=notes)
+
+
+def all_notes(project: OpenProject) -> list[Noted]:
+    """Return the notes on ops that the open graph has; whole ops are not those of their parts."""
+    number = _numbers(project.problem.profile)
+    found = []
+    for note in project.notes:
+        ops = frozenset(number[name] for name in note.on if name in number)
+        if ops:
+            found.append(Noted(ops, project.describe(ops), note.text))
+    return found
+
+
+def note_on(project: OpenProject, ops: Collection[int]) -> str:
+    """Return the note on just these ops; empty if there is none."""
+    return next((each.text for each in all_notes(project) if each.ops == frozenset(ops)), "")
+
+
+def told_notes(project: OpenProject, entry: PlanEntry) -> list[tuple[str, str]]:
+    """Return what a report shows: the note on its plan, then those on ops."""
+    of_plan = [("this plan", entry.remark)] if entry.remark else []
+    return of_plan + [(each.title, each.text) for each in all_notes(project)]
+
+
+def notes_to_json(notes: Collection[Note]) -> list[dict[str, Any]]:
+    """Return notes as a project file keeps them."""
+    return [{"ops": sorted(note.on), "text": note.text} for note in notes]
+
+
+def notes_from_json(value: object) -> tuple[Note, ...]:
+    """Read the notes of a project file; damaged ones are left out."""
+    found = []
+    for each in value if isinstance(value, list) else []:
+        with suppress(TypeError, KeyError, AttributeError):
+            found.append(Note(frozenset(map(str, each["ops"])), one_line(str(each["text"]))))
+    return tuple(note for note in found if note.on and note.text)
+
+
+@lru_cache(maxsize=2)
+def _numbers(profile: Profile) -> dict[str, int]:
+    return {name: op for op, name in enumerate(profile.op_names)}
