@@ -27,18 +27,21 @@ from enplace.frameworks.torch.record.recorder import (
     name_of,
     run_parts,
 )
-from enplace.frameworks.torch.record.storages import OfMemories
+from enplace.frameworks.torch.record.storages import OfMemories, memories_of
 from enplace.frameworks.torch.run.matching import PlacedStep
 
 
 @dataclass(eq=False)
 class _Block:
-    """A storage: its label, and its copies on other devices."""
+    """A memory: its label, and its copies on other devices, by the layouts that they were read in.
+
+    A copy of dense tensors is a storage, of others a tensor.
+    """
 
     n_bytes: int
     device: int | None = None
     is_fixed: bool = False
-    copies: dict[int, torch.UntypedStorage] = field(default_factory=dict)
+    copies: dict[tuple[int, torch.layout], Any] = field(default_factory=dict)
 
 
 class Labels:
@@ -50,9 +53,10 @@ class Labels:
         self.peak_bytes = [0] * n_devices
 
     def of(self, tensor: torch.Tensor) -> _Block:
-        """Return the block of a tensor's storage."""
-        storage = tensor.untyped_storage()
-        return self._known.find(storage, lambda: _Block(storage.nbytes()), self._freed)
+        """Return the block of a tensor's memory; a sparse one goes by the memory of its values."""
+        parts = [(memory, n_bytes) for _, memory, n_bytes in memories_of(tensor)]
+        n_bytes = sum(n_bytes for _, n_bytes in parts)
+        return self._known.find(parts[-1][0], lambda: _Block(n_bytes), self._freed)
 
     def _freed(self, block: _Block) -> None:
         self.put(block, None)
@@ -72,7 +76,7 @@ class Labels:
 
     def changed(self, block: _Block) -> None:
         """Forget copies of what a block held."""
-        for device in block.copies:
+        for device, _ in block.copies:
             self._bytes[device] -= block.n_bytes
         block.copies.clear()
 
@@ -85,14 +89,17 @@ class Labels:
 
     def copy(self, tensor: torch.Tensor, device: int) -> tuple[torch.Tensor, bool]:
         """Return a tensor's copy on another device, and whether it had to be made."""
-        block = self.of(tensor)
-        is_new = device not in block.copies
+        block, key = self.of(tensor), (device, tensor.layout)
+        is_dense = tensor.layout == torch.strided
+        is_new = key not in block.copies
         if is_new:
-            block.copies[device] = tensor.untyped_storage().clone()
+            block.copies[key] = (tensor.untyped_storage() if is_dense else tensor).clone()
             self._hold(device, block.n_bytes)
+        if not is_dense:
+            return block.copies[key], is_new
         made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         where = tensor.storage_offset(), tensor.size(), tensor.stride()
-        made.set_(block.copies[device], *where)
+        made.set_(block.copies[key], *where)
         if tensor.is_conj():
             made = made.conj()
         if tensor.is_neg():

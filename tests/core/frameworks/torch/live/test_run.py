@@ -106,6 +106,29 @@ def test_steps_placed_at_random_give_the_same_to_the_last_bit(tmp_path, optimize
     assert run_from(run_message(found), problem).to_json() == found.to_json()
 
 
+SPARSE = """
+import torch
+
+torch.manual_seed(0)
+ends = torch.stack([torch.arange(12), torch.arange(12).roll(1)])
+links = torch.sparse_coo_tensor(ends, torch.full((12,), 0.5), (12, 12)).coalesce()
+model = torch.nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(12):
+    optimizer.zero_grad()
+    torch.sparse.mm(links, model(torch.sparse.mm(links, torch.randn(12, 12)))).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_sparse_tensor_is_sent_as_a_whole(tmp_path):
+    source = script(tmp_path, SPARSE)
+    for seed in range(2):
+        found = run(source, *planned(source, seed))
+        assert found.loss_difference == found.weights_difference == 0
+        assert found.as_planned
+
+
 def test_each_device_holds_what_the_plan_gives_it(tmp_path):
     source = script(tmp_path, CONV.format(optimizer="SGD(model.parameters(), 0.1)"))
     problem, plan = planned(source)
