@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QEnterEvent, QFont, QFontMetricsF, QPainter, QPen
+from PySide6.QtGui import QEnterEvent, QFocusEvent, QFont, QFontMetricsF, QPainter, QPen
 from PySide6.QtWidgets import QWidget
 
 from enplace.pictures.palette import colour_numbers
@@ -85,6 +85,14 @@ class MoveCard(PaintedButton):
     def leaveEvent(self, event: QEvent) -> None:
         self.pointed.emit(False)
         super().leaveEvent(event)
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        self.pointed.emit(True)
+        super().focusInEvent(event)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        self.pointed.emit(False)
+        super().focusOutEvent(event)
 
 
 class MoveList(QWidget):

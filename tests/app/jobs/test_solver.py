@@ -10,8 +10,9 @@ from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.samples import samples
 from enplace.values.problem import THROUGHPUT, Problem
+from enplace_studio.jobs.moves import MoveSearch
 from enplace_studio.jobs.solver import Report, Solver
-from problems import cluster_of, profile_of
+from problems import cluster_of, plan_of, profile_of
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +155,23 @@ def test_a_report_keeps_the_bounds_that_are_higher_than_all_before():
     assert report.bound_us == 6.0
     assert report.bounds == ((0, 5.0), (2, 6.0))
     assert report.provers == ("a", "c")
+
+
+def test_next_moves_are_found_by_the_worker_also_after_it_has_solved(solver, problem, qtbot):
+    search = MoveSearch(solver, solver)
+    with qtbot.waitSignal(solver.idle):
+        solver.solve(problem, ["heft"])
+        search.ask(problem, plan_of(problem, {"a": 0, "b": 0}))
+    qtbot.waitUntil(lambda: search.is_over)
+    assert search.moves[0].after_us == 10
+    search.forget()
+    assert not search.moves
+
+
+def test_a_search_whose_worker_is_lost_goes_on_in_another(own_solver, problem, qtbot):
+    search = MoveSearch(own_solver, own_solver)
+    qtbot.waitUntil(lambda: bool(own_solver.methods))
+    search.ask(problem, plan_of(problem, {"a": 0, "b": 0}))
+    os.kill(own_solver.start().pid, signal.SIGKILL)
+    qtbot.waitUntil(lambda: search.is_over)
+    assert search.moves[0].after_us == 10

@@ -1,5 +1,7 @@
 """Next moves: the best of all single moves, honest in time and memory, and in words."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -130,6 +132,24 @@ def test_a_plan_for_throughput_is_priced_per_sample():
     assert {offer.kind for offer in offers} <= {MOVE, SWAP, ORDER, RECOMPUTE}
     assert offers[0].after_us == check_claims(problem, offers[0].plan).value_us
     assert "per sample" in offers[0].reason
+
+
+def test_a_device_of_a_pipeline_keeps_its_activations_if_there_is_room():
+    names = ["f", "g", "h", "back", "update_1", "update_2"]
+    edges = [(a, b, 40) for a, b in pairwise(names)]
+    problem = as_training(Problem(profile_of(dict.fromkeys(names, 10), edges), cluster_of(2)))
+    plan = Plan(
+        np.zeros(6, dtype=np.int64),
+        np.arange(6),
+        "hand",
+        recompute=(0,),
+        objective=THROUGHPUT,
+        load_rule=LoadRule(),
+    )
+    found = {offer.kind: offer for offer in next_moves(problem, plan)}[RECOMPUTE]
+    assert found.plan.recompute == ()
+    assert found.title == "Keep activations on GPU 0"
+    assert found.before_us - found.after_us == 30
 
 
 def test_only_what_runs_in_an_idle_time_is_offered_for_it():
