@@ -404,7 +404,7 @@ def _read_placement(
     from enplace.readers import read_plan
     from enplace.values.problem import Problem
     from enplace.values.result import Result
-    from enplace.values.splits import part_names, whole_names
+    from enplace.values.splits import ends_of, whole_names
 
     name, new = "the plan", list[str]()
     if isinstance(plan, Result):
@@ -413,7 +413,7 @@ def _read_placement(
         found = read_plan(plan, Problem(profile, cluster))
         problem, device, name, new = found.problem, found.plan.device, f"{plan}", found.unknown
     ops, splits = problem.profile.op_names, problem.splits
-    parts = {part for split in splits for part in part_names(split.op, split.parts)}
+    parts = {part for split in splits for part in ends_of(split)}
     placed = zip(ops, whole_names(ops, splits), device.tolist(), strict=True)
     homes = [
         (whole, problem.cluster.devices[at].name)
@@ -450,18 +450,26 @@ def _shown(pair: str | Pair) -> str:
     return pair if isinstance(pair, str) else "=".join(map(str, pair))
 
 
-def choose_method(method: str | None, objective: str, values: Mapping[str, Value]) -> str:
+def choose_method(method: str | None, objective: str, values: dict[str, Value]) -> str:
     """Return the method to place with: by default, the usual one for the objective and options.
+
+    An option that only chooses the method is taken out of ``values``.
 
     Raises
     ------
     EnplaceError
         If there is no such method, or it serves another objective.
     """
+    from enplace.placers.enplace.with_recompute import METHOD as RECOMPUTING
     from enplace.placers.expert import FAMILY, RULES
+    from enplace.placing.options import RECOMPUTE
+    from enplace.values.problem import STEP_TIME
 
     if method is None:
         method = "expert" if {FAMILY.name, RULES.name} & values.keys() else usual_method(objective)
+        if objective == STEP_TIME and RECOMPUTE.parse(values.get(RECOMPUTE.name, False)):
+            del values[RECOMPUTE.name]  # for a step it is a method, not an option of one
+            method = RECOMPUTING
     return method_names([method], objective)[0]
 
 

@@ -21,6 +21,7 @@ from enplace.text import (
     table,
 )
 from enplace.values.device_names import device_label
+from enplace.values.splits import recomputed_ops
 
 if TYPE_CHECKING:
     from enplace.machine.pipelines.pipeline import PipelineSchedule
@@ -126,7 +127,8 @@ def numbers(result: Result, expert: Schedule | None, whole: Sequence[str] = ()) 
         "feasible": schedule.fits,
         "fit": schedule.fit_verdict or None,
         "nothing_fits": plan.nothing_fits,
-        "split_ops": len(plan.splits),
+        "split_ops": sum(not split.is_again for split in plan.splits),
+        "recomputed_ops": sum(split.is_again for split in plan.splits),
         "devices": [
             {
                 "name": device.name,
@@ -322,9 +324,12 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     sent = float((schedule.transfer_finish_us - schedule.transfer_start_us).sum())
     sent_size = size(float(schedule.transfer_bytes.sum()))
     lines.append(["transfers", f"{len(schedule.transfer_tensor):,}", f"{sent_size} in {ms(sent)}"])
-    if plan.splits:
-        parts = sum(split.parts for split in plan.splits)
-        lines.append(["split ops", f"{len(plan.splits):,}", f"into {count(parts, 'part')}"])
+    if cut := [split for split in plan.splits if not split.is_again]:
+        parts = sum(split.parts for split in cut)
+        lines.append(["split ops", f"{len(cut):,}", f"into {count(parts, 'part')}"])
+    if again := recomputed_ops(schedule.problem.profile, plan.splits):
+        spent = float((schedule.op_finish_us - schedule.op_start_us)[again].sum())
+        lines.append(["recomputed ops", f"{len(again):,}", f"{ms(spent)} of work"])
     measured = problem.measured_profile.measured
     about = [measured.about_times, _about_gpus(problem), measured.about_passes]
     about.append(about_price(("the plan", total_price_us(schedule), schedule.makespan_us)))

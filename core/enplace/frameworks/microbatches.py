@@ -109,8 +109,8 @@ def check_runnable(plan: Plan, cluster: Cluster) -> None:
     """
     if plan.splits or plan.replicas:
         raise PipelineError(
-            "the plan splits ops or has replicas of a stage; micro-batches need one device for "
-            "each op: make a plan without --replicate, by a method that does not split"
+            "the plan rewrites ops or has replicas of a stage; micro-batches need one device for "
+            "each op: make a plan without --replicate, by a method that leaves ops as they are"
         )
     if plan.recompute:
         where = listed([device_label(cluster.devices[d].name) for d in plan.recompute])

@@ -21,7 +21,9 @@ from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.memory import added_by_stages
 from enplace.option import Value
 from enplace.placers.batch_shares import samples_of, share_of_batch
+from enplace.placers.enplace.with_recompute import METHOD as RECOMPUTING
 from enplace.placers.max_load.memory.mending import find_mends
+from enplace.placing.again import Kept
 from enplace.placing.options import RECOMPUTE, PlaceOptions
 from enplace.text import count, size
 from enplace.values.batch import measured_otherwise
@@ -60,6 +62,8 @@ class Change:
         Options of the method.
     about : str
         What is assumed, in a sentence.
+    method : str
+        The method; empty for the usual one of the objective.
     """
 
     key: str
@@ -70,6 +74,7 @@ class Change:
     steps: int = 1
     values: Mapping[str, Value] = field(default_factory=dict)
     about: str = ""
+    method: str = ""
 
 
 Ladder = Iterable[Change]
@@ -100,15 +105,19 @@ def list_ladders(problem: Problem, cluster: Cluster, options: PlaceOptions) -> I
         yield _larger_cards(problem, plain, cluster)
 
 
-def _recomputing(problem: Problem, plain: Change, cluster: Cluster) -> Ladder:
-    """Return the pipeline that runs forward ops again: stages, not single ops, recompute."""
-    is_on = bool(plain.values.get(RECOMPUTE.name))
-    if is_on or len(cluster.gpus) < 2 or not backward_ops(problem).any():
-        return ()
-    title, values = "recompute activations", {**plain.values, RECOMPUTE.name: True}
+def _recomputing(problem: Problem, plain: Change, cluster: Cluster) -> Iterator[Change]:
+    """Yield a step that runs single ops again, and a pipeline whose stages run all of theirs."""
+    if plain.values.get(RECOMPUTE.name) or not backward_ops(problem).any():
+        return
+    key, title = "recompute", "recompute activations"
+    values = {**plain.values, RECOMPUTE.name: True}
     if plain.objective != THROUGHPUT:
-        title, values = "a pipeline of batches that recomputes activations", {RECOMPUTE.name: True}
-    return (replace(plain, key="recompute", title=title, objective=THROUGHPUT, values=values),)
+        if Kept(problem).can.any():
+            yield replace(plain, key=key, title=title, method=RECOMPUTING)
+        key, values = "pipeline-recompute", {RECOMPUTE.name: True}
+        title = "a pipeline of batches that recomputes activations"
+    if len(cluster.gpus) > 1:
+        yield replace(plain, key=key, title=title, objective=THROUGHPUT, values=values)
 
 
 def _parts(profile: Profile) -> tuple[int, Iterator[int]]:

@@ -47,8 +47,10 @@ class Row:
 
     Attributes
     ----------
+    problem : Problem or None
+        The changed problem; None if the variables alone are too large.
     result : Result or None
-        None if the variables alone are too large, or the search failed.
+        None if there is no problem, or the search failed.
     fits : bool
     is_proven : bool
         Whether it is proven that no plan fits.
@@ -61,6 +63,7 @@ class Row:
     """
 
     change: Change
+    problem: Problem | None
     result: Result | None
     fits: bool
     is_proven: bool
@@ -280,10 +283,10 @@ HEADING = ("change", "fits", "step", "per sample", "price", "fullest device")
 
 def project_of(row: Row) -> Project:
     """Return what the studio opens: the changed model, its cluster and constraints, the plan."""
+    assert row.problem is not None
     assert row.result is not None
-    schedule = row.result.schedule
-    problem = schedule.problem
-    plans = ((capital(row.change.title), schedule.plan),)
+    problem = row.problem
+    plans = ((capital(row.change.title), row.result.plan),)
     return Project(problem.measured_profile, problem.cluster, problem.constraints, plans)
 
 
@@ -337,7 +340,7 @@ def list_rows(
                 stop=Stop(seconds_each, cancelled=over),
             )
             try:
-                row = _try(change, method(change.objective), asked)
+                row = _try(change, change.method or method(change.objective), asked)
             except CancelledError:
                 return
             yield row
@@ -349,25 +352,26 @@ def list_rows(
 
 def _try(change: Change, method: str, options: PlaceOptions) -> Row:
     """Look for a plan with a change."""
+    problem = None
     try:
         problem = change.make()
         result = place(problem, method, options=options)
     except DoesNotFitError:
-        return Row(change, None, False, True, "no, proven: variables")
+        return Row(change, None, None, False, True, "no, proven: variables")
     except CancelledError:
         raise
     except EnplaceError as error:
-        return Row(change, None, False, False, f"no plan: {error}")
-    pipeline = fill_pipeline(problem, result.plan)
+        return Row(change, problem, None, False, False, f"no plan: {error}")
     schedule = result.schedule
+    pipeline = fill_pipeline(schedule.problem, result.plan)
     peak = schedule.peak_bytes if pipeline is None else pipeline.peak_bytes
     fits = schedule.fits and bool((peak <= problem.cluster.capacity_bytes).all())
     if fits:
-        return Row(change, result, True, False, "fits", _batch_us(change, result), peak)
+        return Row(change, problem, result, True, False, "fits", _batch_us(change, result), peak)
     if result.plan.nothing_fits:
-        return Row(change, result, False, True, "no, proven", peak_bytes=peak)
+        return Row(change, problem, result, False, True, "no, proven", peak_bytes=peak)
     took = seconds(result.plan.solve_seconds or 0.0)
-    return Row(change, result, False, False, f"not found in {took}", peak_bytes=peak)
+    return Row(change, problem, result, False, False, f"not found in {took}", peak_bytes=peak)
 
 
 def _batch_us(change: Change, result: Result) -> float:

@@ -53,7 +53,8 @@ RECOMPUTE = Option(
     "recompute",
     SWITCH,
     False,
-    "Let a stage keep no activations and run its forward ops again where memory is short.",
+    "Run forward ops again where memory is short: a stage all of its own, and a step those that "
+    "help. For a step time it chooses the method enplace-recompute.",
     THROUGHPUT,
 )
 MICROBATCHES = Option(

@@ -21,7 +21,7 @@ from enplace.placing.incumbents import Best, Incumbent, find_proof, is_better
 from enplace.placing.next_moves.search import climb
 from enplace.placing.obey import known_to_placers, obey
 from enplace.placing.options import PlaceOptions, Progress
-from enplace.placing.registry import EXACT, MEMORY, TIES, Placer, find_placer, placers
+from enplace.placing.registry import EXACT, MEMORY, SPLITS, TIES, Placer, find_placer, placers
 from enplace.placing.repair import has_time_to_rearrange
 from enplace.placing.small import ENGINE, NOTHING_FITS, Exact, find_shortest, is_small
 from enplace.placing.ties import SHARE, on_each_alone, settle_ties, stop_of_ties
@@ -130,7 +130,12 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
             plan = replace(schedule.plan, nothing_fits=True, note=NOTHING_FITS)
             schedule = replace(schedule, plan=plan)
         elif chosen.can(MEMORY) and not schedule.fits and not options.stop.cancelled():
-            schedule = _fit(schedule, watch.found, options, tried)
+            fitted = _fit(schedule, watch.found, options, tried)
+            if chosen.can(SPLITS) and fitted.plan.nothing_fits and not plan.nothing_fits:
+                # The proof is about this graph, and other rewritten ones may fit.
+                plan = plan.with_notes(FOUND_NO_FIT, plan.note)
+                fitted = replace(schedule, plan=plan)
+            schedule = fitted
         if chosen.can(TIES) and schedule.fits and not options.stop.cancelled():
             stop = stop_of_ties(options.stop, problem.profile.n_ops)
             schedule = settle_ties(schedule, watch.found, stop, on_each_alone(problem))

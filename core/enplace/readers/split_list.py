@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from enplace.files.fields import is_object, only, take, whole
@@ -22,7 +23,9 @@ def splits_from_json(data: dict[str, Any], where: str = "") -> tuple[Split, ...]
     for i, value in enumerate(take(data, "splits", list, where, [])):
         place = f"{where}.splits[{i}]" if where else f"splits[{i}]"
         entry = is_object(value, place)
-        only(entry, {"op", "dimension", "parts"}, place)
+        only(entry, {field.name for field in fields(Split)}, place)
         op, dimension = (take(entry, key, str, place) for key in ("op", "dimension"))
-        found.append(Split(op, dimension, whole(entry, "parts", place, low=2, high=MAX_PARTS)))
+        n_parts = whole(entry, "parts", place, low=2, high=MAX_PARTS)
+        readers = tuple(map(str, take(entry, "readers", list, place, [])))
+        found.append(Split(op, dimension, n_parts, readers, take(entry, "after", str, place, "")))
     return tuple(found)

@@ -32,7 +32,7 @@ from enplace.values.profile import (
     check_pairs,
     with_control_edges,
 )
-from enplace.values.splits import Split, part_names, split_profile
+from enplace.values.splits import Split, ends_of, rewriting, split_profile
 
 STEP_TIME, THROUGHPUT, LATENCY = "step-time", "throughput", "latency"
 """Objectives: the makespan of one step, the time per sample of a pipeline, and the latency of one
@@ -293,17 +293,18 @@ def split_problem(problem: Problem, splits: tuple[Split, ...]) -> Problem:
         return problem
     if problem.splits:
         raise SplitError(
-            f"the plan is for {count(len(splits), 'split op')}, the graph has "
-            f"{len(problem.splits)}; load the plan for the model as it was measured"
+            f"the plan {rewriting(splits) or 'keeps ops whole'}, the graph "
+            f"{rewriting(problem.splits)}; load the plan for the model as it was measured"
         )
     profile = split_profile(problem.measured_profile, splits)
-    parts = {split.op: part_names(split.op, split.parts) for split in splits}
+    parts = {split.op: ends_of(split) for split in splits}
+
+    def named(name: str) -> list[str]:
+        found = parts.get(name, [name])
+        return [end for part in found for end in ([part] if part == name else named(part))]
 
     def ends(op: int) -> list[int]:
-        names = [problem.profile.op_names[op]]
-        while any(name in parts for name in names):
-            names = [part for name in names for part in parts.get(name, [name])]
-        return [profile.index[name] for name in names]
+        return [profile.index[name] for name in named(problem.profile.op_names[op])]
 
     return Problem(profile, problem.cluster, problem.constraints.mapped(ends, same), splits)
 

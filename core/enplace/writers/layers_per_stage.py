@@ -19,6 +19,7 @@ from enplace.text import count, listed
 from enplace.values.arrays import IntArray
 from enplace.values.device_names import device_label
 from enplace.values.result import Result
+from enplace.values.splits import rewriting
 from enplace.writers.registry import Write, exporter
 
 ABOUT_MARK = r"\d layers?( in stages on |, and the output as one more)"
@@ -70,7 +71,10 @@ def _whole_layers(result: Result, *, kinds: bool) -> tuple[LayerChain, list[int]
     """Return the layers in the order of the model, and the device of each."""
     plan, profile = result.plan, result.schedule.problem.measured_profile
     if plan.splits:
-        raise PlanError("the plan splits ops, and layers stay whole; make a plan without splits")
+        raise PlanError(
+            f"the plan {rewriting(plan.splits)}, and layers run once and stay whole; "
+            f"make one by another method"
+        )
     if plan.replicas:
         raise PlanError("the plan runs a stage on several GPUs in turn; make one without replicas")
     chain = find_chain(profile)

@@ -10,4 +10,4 @@ from enplace.values.splits import Split
 
 def splits_to_json(splits: tuple[Split, ...]) -> list[dict[str, Any]]:
     """Write splits as plain data, one object each."""
-    return [dict(sorted(asdict(split).items())) for split in splits]
+    return [{k: v for k, v in sorted(asdict(split).items()) if v} for split in splits]

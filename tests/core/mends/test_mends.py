@@ -138,7 +138,7 @@ def test_a_cluster_with_as_many_gpus_as_there_can_be_gets_no_host():
 
 def test_a_machine_without_gpus_gets_no_cards():
     cpu = replace(cluster_of(1), devices=(Device("CPU:0", "cpu", KB),))
-    assert first_changes(cpu) == ["accumulate-2", "batch-4"]
+    assert first_changes(cpu) == ["recompute", "accumulate-2", "batch-4"]
 
 
 def test_plans_that_fit_are_written_and_can_be_opened(ways, tmp_path):

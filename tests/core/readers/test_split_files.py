@@ -148,7 +148,7 @@ def test_the_commands_accept_plans_with_splits(split, tmp_path, capsys, monkeypa
     for form in ("csv", "trace", "svg", "html"):
         assert run(["export", *plan, "--format", form, "-o", f"out.{form}"]) == 0
     assert run(["export", *plan, "--format", "python", "-o", "out.py"]) == 2
-    assert "a Python module of devices cannot split ops" in capsys.readouterr().err
+    assert "a Python module of devices only places ops" in capsys.readouterr().err
     start = ["place", "p.json", "--cluster", "a100-2-nvlink", "--start", "plan.json"]
     capsys.readouterr()
     assert run([*start, "--option", "rounds=1", "--json"]) == 0

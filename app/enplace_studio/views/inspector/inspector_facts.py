@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from enplace.values.pins import FREE
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL, KINDS, OP_COLUMNS, IntArray, Profile
 from enplace.values.schedule import Schedule
-from enplace.values.splits import part_names
+from enplace.values.splits import ends_of, part_names
 from enplace.values.splits.rules import WEIGHTS, find_operands
 from enplace_studio.explain.prediction import compared, total_times
 
@@ -34,6 +34,7 @@ class SplitFact:
     time_us: float
     weights_bytes: int
     how: str
+    is_again: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,24 +110,30 @@ def _consumer_names(problem: Problem, grouping: Grouping | None, consumers: IntA
 
 
 def split_facts(model: Profile, schedule: Schedule) -> list[SplitFact]:
-    """List the ops of a model that a plan splits, longest first (FastT, Table 5)."""
+    """List the ops of a model that a plan splits or computes again, longest first."""
     profile, splits = schedule.problem.profile, schedule.plan.splits
     length_us = schedule.op_finish_us - schedule.op_start_us
-    n_parts = {split.op: split.parts for split in splits}
+    n_parts = {split.op: split.parts for split in splits if not split.is_again}
     found = []
     for split in splits:
-        parts = [
-            profile.index[name] for name in _leaves(split.op, n_parts) if name in profile.index
-        ]
+        names = ends_of(split)[1:] if split.is_again else _leaves(split.op, n_parts)
+        parts = [profile.index[name] for name in names if name in profile.index]
         time_us = float(length_us[parts].sum())
         kind = profile.op_types[parts[0]] if parts else ""
         whole = model.index.get(split.op.partition(_PART)[0], -1)
         # Nodes that a split adds, such as sums, can be split too; they have no weights.
         copied = whole >= 0 and model.op_types[whole] == kind
         weights_bytes = _weights_bytes(model, whole) if copied else 0
-        how = f"{split.parts} by {split.dimension}"
-        found.append(SplitFact(split.op, kind, time_us, weights_bytes, how))
+        found.append(SplitFact(split.op, kind, time_us, weights_bytes, split.how, split.is_again))
     return sorted(found, key=lambda fact: (-fact.time_us, fact.op))
+
+
+def count_splits(facts: Sequence[SplitFact]) -> str:
+    """Say how many ops are split, and how many are computed again."""
+    n_again = sum(fact.is_again for fact in facts)
+    n_split = len(facts) - n_again
+    texts = [count(n_split, "split op")] * (n_split > 0)
+    return ", ".join(texts + [count(n_again, "recomputed op")] * (n_again > 0))
 
 
 def _leaves(op: str, n_parts: Mapping[str, int]) -> list[str]:

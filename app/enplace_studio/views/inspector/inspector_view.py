@@ -38,6 +38,7 @@ from enplace_studio.model.previews import Preview
 from enplace_studio.model.prices import headline
 from enplace_studio.views.inspector.inspector_facts import (
     SplitFact,
+    count_splits,
     largest_outgoing,
     measured_facts,
     op_facts,
@@ -350,8 +351,8 @@ class InspectorView(ScrollPanel):
         self._find_gains(schedule, waiting)
 
     def _add_splits(self, found: list[SplitFact]) -> None:
-        """Show the longest ops that the plan splits, and a button for all of them."""
-        self._add_heading(count(len(found), "split op"))
+        """Show the longest ops that the plan splits or recomputes, and a button for all."""
+        self._add_heading(count_splits(found))
         for fact in found[:MOST_SPLITS]:
             value = f"{ms(fact.time_us)}  →  {fact.how}"
             # The end of a name identifies op and layer, so the name has a line of its own.

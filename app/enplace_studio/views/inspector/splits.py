@@ -1,4 +1,4 @@
-"""A table of all ops that a plan splits."""
+"""A table of all ops that a plan splits or computes again."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QDialog, QWidget
 
-from enplace.text import count, ms, size
-from enplace_studio.views.inspector.inspector_facts import SplitFact
+from enplace.text import ms, size
+from enplace_studio.views.inspector.inspector_facts import SplitFact, count_splits
 from enplace_studio.widgets.labels import label
 from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.messages import close_row
 from enplace_studio.widgets.tables import Cell, Number, Table
 from enplace_studio.widgets.theme import theme
 
-COLUMNS = ("Op", "Type", "Time", "Weights", "Split")
+COLUMNS = ("Op", "Type", "Time", "Weights", "How")
 SIZE = (860, 560)
 
 
@@ -25,10 +25,10 @@ class SplitTable(QDialog):
     def __init__(self, splits: Sequence[SplitFact], parent: QWidget) -> None:
         super().__init__(parent)
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        self.setWindowTitle("Split ops")
+        self.setWindowTitle("Split and recomputed ops")
         self.resize(*(round(length * theme.scale) for length in SIZE))
         self.table = Table(COLUMNS, [_row(fact) for fact in splits])
-        heading = label(count(len(splits), "split op"), "heading")
+        heading = label(count_splits(splits), "heading")
         vbox(heading, (self.table, 1), close_row(self), on=self, margins=(16, 16, 16, 14))
 
 

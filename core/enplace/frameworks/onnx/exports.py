@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from enplace.errors import FIXES, FileError
 from enplace.files.writing import temporary_name
 from enplace.processes.wire import Message
-from enplace.text import count
 from enplace.values.result import Result
+from enplace.values.splits import rewriting
 from enplace.writers.registry import Exporter
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def why_not(result: Result) -> str:
     plan, measured = result.plan, result.schedule.problem.measured_profile.measured
     path = measured.source.get("path", "")
     if plan.splits:
-        return f"the plan splits {count(len(plan.splits), 'op')}, and the file has whole ones"
+        return f"the plan {rewriting(plan.splits)}, and the file has each once and whole"
     if plan.replicas:
         return "several devices share a stage of the plan, and an ONNX file knows one for each op"
     if not path or not os.path.isfile(path):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enplace.frameworks.tensorflow.device_names import device_names
-from enplace.text import count, ms
+from enplace.text import ms
 from enplace.values.result import Result
+from enplace.values.splits import rewriting
 
 _HEAD = '''\
 """Device placement made by Enplace. Needs TensorFlow, not Enplace.
@@ -48,8 +49,8 @@ def why_no_snippet(result: Result) -> str:
     if not splits:
         return ""
     return (
-        f"the plan splits {count(len(splits), 'op')}, and a Python module of devices "
-        f"cannot split ops; apply the plan's file with enplace.apply"
+        f"the plan {rewriting(splits)}, and a Python module of devices only places ops; "
+        f"apply the plan's file with enplace.apply"
     )
 
 

@@ -16,6 +16,7 @@ from enplace.values.components import components
 from enplace.values.op_kinds import OpKind
 from enplace.values.profile import Profile
 from enplace.values.result import Result
+from enplace.values.splits import rewriting
 
 PARAMETERS = "parameters"
 """Key of a profile's ``config``: by its path in the model, the op that holds each parameter."""
@@ -82,7 +83,7 @@ def why_no_map(result: Result) -> str:
     if not profile.measured.config.get(PARAMETERS):
         return "the profile is not of one PyTorch model; profile a script that trains one"
     if result.plan.splits:
-        return "the plan splits ops, and a device map places whole modules"
+        return f"the plan {rewriting(result.plan.splits)}, and a device map only places modules"
     device = result.plan.device.tolist()
     divided = []
     for group in find_blocks(profile):

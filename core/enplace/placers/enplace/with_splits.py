@@ -39,7 +39,7 @@ SPLIT_SHARE = 0.3
 )
 def enplace_split(problem: Problem, options: PlaceOptions) -> Plan:
     """Improve the best list schedule of the graph, or of the graph with ops split."""
-    options_of_whole = _of_model(options, ())
+    options_of_whole = of_model(options, METHOD, ())
     start = find_start(problem, options_of_whole)
     limit_s = options.stop.limit_s
     limit_s = TIME_LIMIT_S if limit_s is None else SPLIT_SHARE * limit_s
@@ -49,19 +49,19 @@ def enplace_split(problem: Problem, options: PlaceOptions) -> Plan:
         graph = replace(split_problem(problem, found.splits), splits=())
         of_graph = replace(options.quiet, start=replace(found, splits=()))
         split = find_start(graph, of_graph)
-        options_of_split = _of_model(options, found.splits)
+        options_of_split = of_model(options, METHOD, found.splits)
         if BestSchedule(options_of_split, start.best).offer(split.best):
             plan = improve(graph, split, options_of_split)
             return replace(plan, method=METHOD, splits=found.splits)
     return replace(improve(problem, start, options_of_whole), method=METHOD)
 
 
-def _of_model(options: PlaceOptions, splits: tuple[Split, ...]) -> PlaceOptions:
+def of_model(options: PlaceOptions, method: str, splits: tuple[Split, ...]) -> PlaceOptions:
     """Return options whose progress reports plans of the split graph as plans of the model."""
 
     def report_of_model(progress: Progress) -> None:
         if progress.incumbent is not None:
-            plan = replace(progress.incumbent, method=METHOD, splits=splits)
+            plan = replace(progress.incumbent, method=method, splits=splits)
             progress = replace(progress, incumbent=plan)
         options.progress(progress)
 

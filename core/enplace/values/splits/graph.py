@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import SplitError
-from enplace.text import listed
+from enplace.text import count, listed
 from enplace.values.columns import Cut
 from enplace.values.measurement import Measurement
 from enplace.values.op_kinds import OpKind
@@ -37,6 +37,7 @@ from enplace.values.profile import (
     edge_columns,
     make_profile,
 )
+from enplace.values.splits.again import copy_name, original_name, with_copies
 from enplace.values.splits.rules import (
     SUM,
     WHOLE,
@@ -103,6 +104,26 @@ def part_names(op: str, parts: int) -> list[str]:
     return [f"{op}{_MADE}part_{i}" for i in range(parts)]
 
 
+def ends_of(split: Split) -> list[str]:
+    """Return the names of the ops that an op becomes: its parts, or itself and its copy."""
+    if split.is_again:
+        return [split.op, copy_name(split.op)]
+    return part_names(split.op, split.parts)
+
+
+def rewriting(splits: Sequence[Split]) -> str:
+    """Say what a plan does with ops: ``splits 2 ops and recomputes 1 op``."""
+    n_again = sum(split.is_again for split in splits)
+    n_split = len(splits) - n_again
+    done = [f"splits {count(n_split, 'op')}"] * (n_split > 0)
+    return " and ".join(done + [f"recomputes {count(n_again, 'op')}"] * (n_again > 0))
+
+
+def recomputed_ops(profile: Profile, splits: Sequence[Split]) -> list[int]:
+    """Return the copies of ops that are computed again, in the graph that has them."""
+    return [profile.index[copy_name(split.op)] for split in splits if split.is_again]
+
+
 def has_parts(profile: Profile) -> bool:
     """Whether ops of the graph are split already."""
     return any(_MADE in name for name in profile.op_names)
@@ -128,7 +149,10 @@ def _whole_name(name: str, split: Collection[str]) -> str:
     end = name.find(_MADE)
     while end >= 0 and name[:end] not in split:
         end = name.find(_MADE, end + 1)
-    return name if end < 0 else name[:end]
+    if end < 0:
+        original = original_name(name)
+        return original if original in split else name
+    return name[:end]
 
 
 def unsplit_names(names: Iterable[str], splits: Sequence[Split]) -> list[str]:
@@ -140,14 +164,15 @@ def split_profile(profile: Profile, splits: Sequence[Split]) -> Profile:
     """Split ops of a profile; the result includes the costs of the new nodes.
 
     Splits of ops in the graph come first, all at once whatever their order; then splits of ops that
-    the first ones created.
+    the first ones created. What is computed again comes last.
 
     Raises
     ------
     SplitError
         If an op is not in the graph, is split twice or cannot be split in this way.
     """
-    left = tuple(splits)
+    again = tuple(split for split in splits if split.is_again)
+    left = tuple(split for split in splits if not split.is_again)
     most = max(MOST_EDGES, MOST_GROWTH * profile.n_ops)
     most_edges = max(MOST_EDGES, MOST_GROWTH * profile.n_edges)  # however often parts are split
     if sum(split.parts for split in left) > most:
@@ -162,7 +187,7 @@ def split_profile(profile: Profile, splits: Sequence[Split]) -> Profile:
         _check_edges(profile.n_edges, most_edges)
         done = set(now)
         left = tuple(split for split in left if split not in done)
-    return profile
+    return with_copies(profile, again) if again else profile
 
 
 def _check_edges(n_edges: int, most: int) -> None:

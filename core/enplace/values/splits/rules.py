@@ -46,21 +46,41 @@ DATA, WEIGHTS, GRADIENT, SIZES = "data", "weights", "gradient", "sizes"
 """Kinds of operands. ``sizes`` means a few numbers: a shape, an axis, a permutation."""
 
 
+RECOMPUTE = "recompute"
+"""Stands for the dimension of an op that is not cut, but computed again."""
+
+
 @dataclass(frozen=True)
 class Split:
-    """One op split into equal parts: an entry of FastT's split list.
+    """One op split into equal parts, an entry of FastT's split list, or computed again.
 
     Attributes
     ----------
     op, dimension : str
-        Name of the op, and name of the dimension in :data:`RULES`.
+        Name of the op, and name of the dimension in :data:`RULES`, or :data:`RECOMPUTE`.
     parts : int
-        Number of parts, at least 2.
+        Number of parts, at least 2; of an op that is computed again, 2.
+    readers : tuple of str
+        The ops that read what is computed again: :mod:`enplace.values.splits.again`.
+    after : str
+        The op that it waits for; empty if it is enough to wait for what it reads.
     """
 
     op: str
     dimension: str
     parts: int
+    readers: tuple[str, ...] = ()
+    after: str = ""
+
+    @property
+    def is_again(self) -> bool:
+        """Whether the op is computed again, and not split."""
+        return self.dimension == RECOMPUTE
+
+    @property
+    def how(self) -> str:
+        """What is done with the op, in words."""
+        return "computed again" if self.is_again else f"{self.parts} by {self.dimension}"
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Write a plan's splits into a graph: ``Split``, the copies of each op, and ``ConcatV2``.
 
+What a plan computes again is written by :mod:`enplace.frameworks.tensorflow.split.again`.
+
 Nodes have the names that :mod:`enplace.values.splits` gives them in the profile of the split graph,
 so a plan for that profile finds them. Where the graph knows better than the profile, such as the
 axis of the samples after a transposition, the graph has an additional node. Results never change.
@@ -31,6 +33,7 @@ from enplace.frameworks.tensorflow.graph import (
     with_nodes,
 )
 from enplace.frameworks.tensorflow.shapes import TensorShape, shapes_of_function, tensor_shapes
+from enplace.frameworks.tensorflow.split.again import add_copies
 from enplace.frameworks.tensorflow.step import Step
 from enplace.values.op_kinds import TYPES_OF_KIND, OpKind, kind_of_type
 from enplace.values.splits import Split, find_rule, part_names
@@ -139,7 +142,9 @@ def _split_graph(
     outputs: Sequence[str],
 ) -> tuple[GraphDef, dict[str, str]]:
     """Split ops in the profile's rounds; return the graph and the new names of its outputs."""
-    left, renamed = list(splits), {name: name for name in outputs}
+    again = [split for split in splits if split.is_again]
+    left = [split for split in splits if not split.is_again]
+    renamed = {name: name for name in outputs}
     while left:
         names = {node.name for node in graph_def.node}
         now = {split.op: split for split in left if split.op in names}
@@ -153,7 +158,7 @@ def _split_graph(
         renamed = {old: work.whole(name) for old, name in renamed.items()}
         graph_def.node.extend(work.take_made())
         left = [split for split in left if split.op not in now]
-    return graph_def, renamed
+    return add_copies(graph_def, again) if again else graph_def, renamed
 
 
 @dataclass(frozen=True)

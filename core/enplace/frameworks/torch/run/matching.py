@@ -21,6 +21,7 @@ from enplace.values.device_names import device_label
 from enplace.values.op_kinds import OpKind
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
+from enplace.values.splits import rewriting
 
 Key = tuple[str, str, str, str, int]
 """Pass, module, place, kind, and the number of an optimiser's step."""
@@ -148,7 +149,10 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         With what to do instead.
     """
     if plan.splits:
-        raise PlanError("the plan splits ops, and PyTorch runs them whole; make one without splits")
+        raise PlanError(
+            f"the plan {rewriting(plan.splits)}, and PyTorch runs each op once and whole; "
+            f"make one by another method"
+        )
     if plan.replicas:
         raise PlanError(
             "the plan has replicas of a stage, which one step cannot use; make one without "

@@ -17,10 +17,12 @@ from enplace.frameworks.tensorflow.devices import parse_devices
 from enplace.frameworks.tensorflow.measure.profile import graph_profile
 from enplace.frameworks.tensorflow.open.load import load
 from enplace.frameworks.tensorflow.split.split_graph import split_step
+from enplace.machine import simulate
 from enplace.placers import place
 from enplace.placers.os_dpos import data_parallel
+from enplace.placing.again import Kept
 from enplace.values.problem import Problem, split_problem
-from enplace.values.splits import Split, legal_dimensions, without_broken_groups
+from enplace.values.splits import RECOMPUTE, Split, legal_dimensions, without_broken_groups
 from problems import cluster_of
 
 MODEL = """
@@ -165,6 +167,27 @@ def test_splitting_parts_again_keeps_the_results(step, problem, two_cpus):
     done = run(step, problem, splits, two_cpus)
     assert done.loss_difference <= 1e-6
     assert done.weights_difference <= LAST_BIT
+
+
+def test_computing_again_keeps_the_results_to_the_last_bit(step, problem, two_cpus):
+    kept = Kept(problem)
+    base = simulate(problem, place(problem, "single").plan)
+    splits = kept.copied(base, np.flatnonzero(kept.can).tolist()).splits
+    types = {problem.profile.op_types[problem.profile.index[each.op]] for each in splits}
+    assert {"Conv2D", "Relu", "MaxPool", "Tanh"} <= types
+    done = run(step, problem, splits, two_cpus)
+    assert done.loss_difference == 0
+    assert done.weights_difference == 0
+    assert done.ops_on_planned_device == done.ops_checked
+    assert done.order_violations == 0
+
+
+def test_a_graph_that_does_not_have_what_is_computed_again_is_refused(step, problem):
+    relu = next(name for name in problem.profile.op_names if name.endswith("Relu"))
+    with pytest.raises(SplitError, match="no such op"):
+        split_step(step, [Split("gone", RECOMPUTE, 2, (relu,))])
+    with pytest.raises(SplitError, match="does not read it"):
+        split_step(step, [Split(relu, RECOMPUTE, 2, (relu,))])
 
 
 def step_of_text(folder, text):

@@ -1,0 +1,190 @@
+"""What is computed again: the graph with copies, the plans that a search finds, and files."""
+
+from dataclasses import replace
+from itertools import chain, combinations, product
+
+import numpy as np
+import pytest
+
+import enplace as ep
+from enplace.errors import SplitError
+from enplace.machine import simulate
+from enplace.placers import PlaceOptions, Stop, place
+from enplace.placing.again import Kept, simulate_again
+from enplace.processes import codecs
+from enplace.readers import read_plan
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem, split_problem
+from enplace.values.profile import CONTROL
+from enplace.values.splits import RECOMPUTE, Split, unsplit_names
+from enplace.values.splits.again import with_copies
+from enplace.writers import write_plan
+from problems import cluster_of, profile_of
+
+METHOD = "enplace-recompute"
+
+
+def training_step(layers, kept=None):
+    """Return layers of 10 us that make ``kept`` bytes each, and gradients that read these."""
+    kept = kept or [100] * layers
+    types = {"x": "Const"} | {f"h{i}": "Relu" for i in range(layers)}
+    ends = ["x", *(f"h{i}" for i in range(layers))]
+    made = [100, *kept]
+    edges = [(a, b, size) for a, b, size in zip(ends, ends[1:], made, strict=False)]
+    behind, size = ends[-1], made[-1]
+    for i in reversed(range(layers)):
+        grad = f"gradients/h{i}"
+        types[grad] = "ReluGrad"
+        edges += [(behind, grad, size), (f"h{i}", grad, kept[i])]
+        behind, size = grad, 20
+    profile = profile_of(dict.fromkeys(types, 10.0) | {"x": 1.0}, list(dict.fromkeys(edges)))
+    return replace(profile, op_types=tuple(types[name] for name in profile.op_names))
+
+
+def again(op, *readers, after=""):
+    return Split(op, RECOMPUTE, 2, readers, after)
+
+
+def test_late_readers_read_the_copy_and_the_copy_waits():
+    profile = training_step(3)
+    made = with_copies(profile, (again("h0", "gradients/h0", after="gradients/h1"),))
+    names = made.op_names
+    read = {(names[a], names[b]) for a, o, b, _ in made.edges.tolist() if o != CONTROL}
+    assert ("h0", "h1") in read
+    assert ("h0", "gradients/h0") not in read
+    assert {("x", "h0/recomputed"), ("h0/recomputed", "gradients/h0")} <= read
+    waits = {(names[a], names[b]) for a, o, b, _ in made.edges.tolist() if o == CONTROL}
+    assert waits == {("gradients/h1", "h0/recomputed")}
+    assert unsplit_names(names, [again("h0")]) == list(profile.op_names)
+
+
+def test_what_may_differ_is_not_computed_again():
+    profile = training_step(2)
+    with pytest.raises(SplitError, match="'x' cannot be computed again"):
+        with_copies(profile, (again("x", "h0"),))
+    with pytest.raises(SplitError, match="no op 'h9'"):
+        with_copies(profile, (again("h0", "h9"),))
+    with pytest.raises(SplitError, match="twice"):
+        with_copies(profile, (again("h0", "gradients/h0"), again("h0", "h1")))
+
+
+def test_what_writes_a_variable_waits_for_the_copies_that_read_it():
+    edges = [("w", "h", 8), ("x", "h", 8), ("h", "gradients/h", 8), ("w", "update/w", 8)]
+    profile = profile_of(
+        dict.fromkeys(("w", "x", "h", "gradients/h", "update/w"), 1.0), edges, persistent={"w": 8}
+    )
+    types = ("VariableV2", "Const", "Mul", "MulGrad", "ApplyGradientDescent")
+    profile = replace(profile, op_types=types)
+    made = with_copies(profile, (again("h", "gradients/h"),))
+    pairs = {(made.op_names[a], made.op_names[b]) for a, _, b, _ in made.edges.tolist()}
+    assert ("h/recomputed", "update/w") in pairs
+
+
+def linear_orders(problem):
+    """Return every order of the ops that the graph allows, as positions."""
+    profile = problem.profile
+    pairs = list(zip(profile.edge_source.tolist(), profile.edge_op.tolist(), strict=True))
+    before = [{a for a, b in pairs if b == op} for op in range(profile.n_ops)]
+
+    def longer(order):
+        if len(order) == profile.n_ops:
+            yield np.argsort(order)
+        for op in set(range(profile.n_ops)).difference(order):
+            if before[op].issubset(order):
+                yield from longer([*order, op])
+
+    yield from longer([])
+
+
+def brute_force(problem):
+    """Return the shortest step that fits: every set of ops, placement and order; inf for none."""
+    kept = Kept(problem)
+    base = simulate(problem, place(problem, "single").plan)
+    ops = np.flatnonzero(kept.can).tolist()
+    best = np.inf
+    for chosen in chain.from_iterable(combinations(ops, n) for n in range(len(ops) + 1)):
+        splits = kept.copied(base, chosen).splits if chosen else ()
+        graph = split_problem(problem, splits)
+        orders = [*linear_orders(graph)]
+        for device in product(range(problem.cluster.n_devices), repeat=graph.profile.n_ops):
+            for position in orders:
+                plan = Plan(np.array(device), position, "all", policy="strict", splits=splits)
+                found = simulate(problem, plan)
+                if found.fits:
+                    best = min(best, found.makespan_us)
+    return best
+
+
+@pytest.mark.parametrize(
+    ("n_gpus", "layers", "kept", "capacity"),
+    [
+        (1, 3, None, 420),
+        (1, 3, None, 320),
+        (1, 3, [300, 50, 50], 420),
+        (1, 3, None, 200),
+        (2, 2, [200, 50], 260),
+    ],
+)
+def test_of_a_tiny_model_the_best_set_placement_and_order_are_found(n_gpus, layers, kept, capacity):
+    cluster = cluster_of(n_gpus, b0_us=1, b1_us_per_byte=0.1, capacity_bytes=capacity)
+    problem = Problem(training_step(layers, kept), cluster)
+    best_us = brute_force(problem)
+    found = place(problem, METHOD).schedule
+    assert found.fits == np.isfinite(best_us)
+    if found.fits:
+        assert found.makespan_us == pytest.approx(best_us)
+    else:
+        assert found.plan.nothing_fits
+
+
+@pytest.fixture(scope="module")
+def deep():
+    """Return a step of 24 layers on a card with half the memory that it needs."""
+    problem = Problem(training_step(24), cluster_of(1))
+    need = int(place(problem, "single").schedule.peak_bytes.max())
+    half = Problem(problem.profile, cluster_of(1, capacity_bytes=need // 2))
+    return place(half, METHOD, options=PlaceOptions(stop=Stop(3)))
+
+
+def test_a_deep_model_fits_half_its_memory_for_at_most_one_more_forward_pass(deep):
+    schedule = deep.schedule
+    assert schedule.fits
+    keeping = 1 + 2 * 24 * 10
+    assert keeping < schedule.makespan_us <= keeping + 24 * 10
+    copies = [name for name in schedule.problem.profile.op_names if name.endswith("/recomputed")]
+    assert len(copies) == len(deep.plan.splits) > 0
+
+
+def test_a_plan_with_recomputation_survives_files_and_messages(deep, tmp_path):
+    path = tmp_path / "plan.json"
+    write_plan(path, deep)
+    found = read_plan(path, Problem(training_step(24), cluster_of(1)))
+    assert found.plan.splits == deep.plan.splits
+    assert simulate(found.problem, found.plan).makespan_us == deep.schedule.makespan_us
+    sent = codecs.plan_from(codecs.plan_message("plan", deep.plan, {}))
+    assert sent.splits == deep.plan.splits
+
+
+def test_where_everything_fits_nothing_is_computed_again():
+    problem = Problem(training_step(24), cluster_of(1))
+    assert not place(problem, METHOD, options=PlaceOptions(stop=Stop(1))).plan.splits
+
+
+def test_every_set_of_a_family_gives_a_plan_without_deadlock():
+    problem = Problem(training_step(12), cluster_of(2))
+    kept, base = Kept(problem), simulate(problem, place(problem, "heft").plan)
+    sets = [*kept.families()]
+    assert len(sets) > 10
+    for ops in sets:
+        assert simulate_again(kept, base, ops) is not None
+
+
+def test_recompute_chooses_the_method_for_a_step():
+    step, found = training_step(24), {}
+    for asked in ({}, {"recompute": True}):
+        half = cluster_of(1, capacity_bytes=1300)
+        found[bool(asked)] = ep.place(step, half, time_limit_s=2, options=asked)
+    assert not found[False].fits
+    assert found[True].fits
+    assert found[True].plan.method == METHOD
+    assert "recomputed ops" in str(found[True])
