@@ -18,7 +18,7 @@ from enplace.names.guessed_passes import backward_hint, may_have_backward
 from enplace.option import Value
 from enplace.placing.fitting import find_fit
 from enplace.placing.incumbents import Best, Incumbent, find_proof, is_better
-from enplace.placing.next_moves.search import climb
+from enplace.placing.next_moves.search import NextMove, climb
 from enplace.placing.obey import known_to_placers, obey
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.registry import EXACT, MEMORY, SPLITS, TIES, Placer, find_placer, placers
@@ -113,8 +113,12 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
     given = options.start
     if given is not None and any(kind.is_checked for kind in problem.constraints):
         # Placers know no budgets, and a plan that was moved back to keep them is often worse.
-        start = climb(problem, given, options.stop.limited(CLIMB_S).within(CLIMB_SHARE))
+        stop = options.stop.limited(CLIMB_S).within(CLIMB_SHARE)
+        start = climb(problem, given, stop, lambda move: _tell(move, chosen.name, options))
         options = replace(options, start=start)
+        if options.stop.cancelled() and start is not given:
+            found = replace(start, method=chosen.name, note="", seed=options.seed)
+            return simulate(problem, replace(found, solve_seconds=options.seconds))
     watch = _Watch(problem, options)
     tried = _try_all(problem, chosen, options)
     exact = tried or Exact()
@@ -260,6 +264,14 @@ def _with_first_note(plan: Plan, note: str) -> Plan:
     if plan.objective == STEP_TIME:
         return plan.with_notes(note, plan.note)
     return plan.with_notes(as_clause(note), plan.note, separator="; ")
+
+
+def _tell(move: NextMove, method: str, options: PlaceOptions) -> None:
+    """Report a move that was made as a better plan."""
+    plan = replace(move.plan, method=method)
+    options.progress(
+        Progress(options.seconds, move.title, incumbent=plan, objective_us=move.after_us)
+    )
 
 
 CLIMB_S, CLIMB_SHARE = 10.0, 0.5

@@ -10,7 +10,7 @@ from documents import split_layer
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
-from enplace.placers import place
+from enplace.placers import PlaceOptions, place
 from enplace.placing.next_moves import MOVE, ORDER, RECOMPUTE, SPLIT, SWAP, Idle, next_moves
 from enplace.placing.next_moves.search import climb
 from enplace.placing.stop import Stop
@@ -182,3 +182,15 @@ def test_a_climb_stays_close_to_a_plan():
     assert np.count_nonzero(found.device) == 2
     assert simulate(near, found).makespan_us == 60
     assert simulate(problem, climb(problem, plan, NO_LIMIT)).makespan_us == 40
+
+
+def test_a_search_close_to_a_plan_that_is_stopped_keeps_the_moves_that_it_has_made():
+    times = {f"op{at}": 10 for at in range(8)}
+    whole = Problem(profile_of(times), cluster_of(2))
+    plan, seen = plan_of(whole, dict.fromkeys(times, 0)), []
+    near = whole.constrained(stay_close=[(tuple(enumerate(plan.device.tolist())), 2)])
+    stop = Stop(cancelled=lambda: bool(seen))
+    options = PlaceOptions(stop=stop, start=plan, progress=seen.append)
+    found = place(near, "enplace", options=options)
+    assert found.schedule.makespan_us == seen[-1].objective_us < 80
+    assert found.plan.method == seen[-1].incumbent.method == "enplace"

@@ -30,7 +30,7 @@ class MovesView(ScrollPanel):
 
     def __init__(self, document: Document, solver: Solver) -> None:
         super().__init__("Next moves")
-        self._document = document
+        self._document, self._solver = document, solver
         self.offer_picture(document.requests.save_picture.emit)
         self.list = MoveList(document, solver, NOTHING)
         self.about = paragraph(ABOUT)
@@ -38,6 +38,7 @@ class MovesView(ScrollPanel):
         shows.addWidget(self.about)
         shows.addWidget(self.list)
         self.list.changed.connect(self._show_legend)
+        solver.changed.connect(self._show_legend)
         self._asking = QTimer(self, interval=PAUSE_MS, singleShot=True)
         self._asking.timeout.connect(self._ask)
         changes = document.opened, document.problem_changed, document.current_changed
@@ -76,5 +77,9 @@ class MovesView(ScrollPanel):
     def _show_legend(self) -> None:
         search = self.list.search
         found = f"{len(search.moves)} found" if search.moves else ""
-        looking = "" if search.is_over else "looking on" if found else "looking"
+        looking = "looking on" if found else "looking"
+        if search.is_over:
+            looking = ""
+        elif self._solver.busy:
+            looking = "goes on after Solve"
         self.set_legend(" · ".join(filter(None, [found, looking])))

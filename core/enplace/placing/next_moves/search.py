@@ -168,10 +168,17 @@ def next_moves(
     return search.offers()
 
 
-def climb(problem: Problem, plan: Plan, stop: Stop) -> Plan:
+def climb(
+    problem: Problem, plan: Plan, stop: Stop, tell: Callable[[NextMove], object] = lambda _: None
+) -> Plan:
     """Make one of the best moves after another, until none improves the plan.
 
     A plan that breaks a constraint stays as it is. Its graph stays the same: no op is split.
+
+    Parameters
+    ----------
+    tell : callable
+        Called with each move that is made.
     """
     again: list[tuple[IntArray, int]] = []
     while not stop():
@@ -182,6 +189,7 @@ def climb(problem: Problem, plan: Plan, stop: Stop) -> Plan:
         if not found:
             return plan
         plan = found[0].plan
+        tell(found[0])
         again = [(move.ops, move.devices[0]) for move in found[1:] if move.kind == MOVE]
     return plan
 
