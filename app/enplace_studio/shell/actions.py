@@ -40,6 +40,8 @@ ABOUT_CLOSE = (
     "Solve again from this plan, with most ops where they are.\n"
     "The constraint holds until you remove it.\n\nOps that may move, at most:"
 )
+NOTE_PX = 420
+"""Width of the dialog in which one writes a note."""
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 EXPORTS = {
@@ -250,10 +252,13 @@ def _rename_plan(studio: Studio) -> None:
 def _note_selection(studio: Studio) -> None:
     project, ops = studio.document.project, studio.document.selection
     if project is not None:
-        known, about = note_on(project, ops), f"Your note on {project.describe(ops)}"
-        text, accepted = QInputDialog.getText(studio.window, "Note", about, text=known)
-        if accepted:
-            studio.document.write_note(ops, text)
+        dialog = QInputDialog(studio.window)
+        dialog.setWindowTitle("Note")
+        dialog.setLabelText(f"Your note on {project.describe(ops)}")
+        dialog.setTextValue(note_on(project, ops))
+        dialog.resize(round(NOTE_PX * theme.scale), dialog.height())
+        if dialog.exec():
+            studio.document.write_note(ops, dialog.textValue())
 
 
 def _keep_whole(studio: Studio) -> None:

@@ -50,7 +50,8 @@ def share(
     closed : sequence of bool
         Whether the user has folded a pane, which then stays folded.
     first_asked : bool
-        Whether the first pane gets all that it wants before the others get anything.
+        Whether the first pane gets what it wants before the others get anything; it leaves them
+        the least that they need if that is up to half of the room, for it can scroll.
     """
     heights = [need.title for need in needs]
     left = room - sum(heights)
@@ -62,9 +63,13 @@ def share(
         heights[at] += more
         left -= more
 
+    others = sum(
+        n.least - n.title for n, shut in zip(needs[1:], closed[1:], strict=True) if not shut
+    )
+    first_px = max(left - others, room // 2) + heights[0] if needs else 0
     for at, need in enumerate(needs):
         if not closed[at] and (not opened or need.least - need.title <= left):
-            grow(at, need.wanted if first_asked and not at else need.least)
+            grow(at, min(need.wanted, first_px) if first_asked and not at else need.least)
             opened.append(at)
     for aim in ("wanted", "most"):
         for at in opened:

@@ -46,6 +46,12 @@ class StatusLine(QWidget):
         self._show_document()
         self._show_solver()
 
+    @property
+    def figures_px(self) -> int:
+        """The right edge of the figures, which no message may cover."""
+        last = self.bound if self.bound.text() else self.step
+        return last.mapTo(self.window(), last.rect().topRight()).x() if last.text() else 0
+
     def _show_document(self) -> None:
         schedule = self._document.schedule
         text = _priced(schedule) if schedule else ""

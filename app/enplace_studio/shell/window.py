@@ -37,6 +37,7 @@ FRAME_HEIGHT = 28
 """Room for the frame that the system draws above a window."""
 MARGIN = 9
 LEAST_PAGE = (240, 120)
+TOAST_GAP_PX = 12
 TOUR_KEY = "tour-seen"
 
 _AREA = Qt.DockWidgetArea
@@ -101,7 +102,8 @@ class MainWindow(QMainWindow):
         self.status_line = StatusLine(self.document, self.solver)
         self.statusBar().setSizeGripEnabled(False)
         self.statusBar().addWidget(self.status_line, 1)
-        self.toast = Toast(self, self.document.undo_stack.undo)
+        undo, status = self.document.undo_stack.undo, self.status_line
+        self.toast = Toast(self, undo, lambda: status.figures_px + TOAST_GAP_PX)
         self.offer = Offer(centre, self.document.apply_stamp, self.document.drop_stamp)
         self.tour = Tour(self, self._tour_targets)
 

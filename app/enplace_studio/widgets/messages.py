@@ -101,8 +101,9 @@ class _Floating(QFrame):
     above_px = MARGIN
     """Its distance from that edge."""
 
-    def __init__(self, parent: QWidget) -> None:
+    def __init__(self, parent: QWidget, left_px: Callable[[], int] = lambda: 0) -> None:
         super().__init__(parent)
+        self._left_px = left_px
         self.setObjectName("toast")
         self._text = label("")
         self._around = parent
@@ -128,12 +129,13 @@ class _Floating(QFrame):
         free = self._around.size()
         self._text.setWordWrap(False)
         self.adjustSize()
-        if self.width() > free.width() - 2 * MARGIN:
+        left = max(self._left_px(), MARGIN)
+        width = free.width() - left - MARGIN
+        if self.width() > width:
             self._text.setWordWrap(True)
-            width = free.width() - 2 * MARGIN
             self.resize(width, self.heightForWidth(width))
         x = (free.width() - self.width()) // 2
-        self.move(max(MARGIN, x), free.height() - self.height() - self.above_px)
+        self.move(max(left, x), free.height() - self.height() - self.above_px)
 
 
 class Offer(_Floating):
@@ -161,13 +163,15 @@ class Toast(_Floating):
     """A line about what was just done, shown for a few seconds; Undo takes back that edit.
 
     While another application is in front, it stays, and the task bar points to the studio. It lies
-    upon the status line, where it covers nothing that the user works on.
+    upon the status line, right of ``left_px``, where it covers nothing that the user works on.
     """
 
     above_px = 3
 
-    def __init__(self, parent: QWidget, undo: Callable[[], object]) -> None:
-        super().__init__(parent)
+    def __init__(
+        self, parent: QWidget, undo: Callable[[], object], left_px: Callable[[], int] = lambda: 0
+    ) -> None:
+        super().__init__(parent, left_px)
         self._undo = button("Undo", undo, kind="link")
         self._undo.clicked.connect(self.hide)
         hbox(self._text, self._undo, on=self, margins=(14, 8, 10, 8))

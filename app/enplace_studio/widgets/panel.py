@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QFrame, QToolButton, QWidget
 from enplace_studio.widgets.column import Column, height_at
 from enplace_studio.widgets.labels import BORDER, ElidedLabel, plain_tip
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
-from enplace_studio.widgets.pictures import NOT_IN_PICTURES, Drawing, draw_widget
+from enplace_studio.widgets.pictures import Drawing, draw_widget
 
 NO_LIMIT = 16_777_215
 """The maximum size of a widget that has none."""
@@ -172,9 +172,8 @@ class Panel(QFrame):
         """The full legend, even if it is shown elided."""
         return self._legend.whole
 
-    def set_legend(self, legend: str, is_hint: bool = False) -> None:
-        """Set the text on the right; a hint, such as on keys, is in no picture."""
-        self._legend.setProperty(NOT_IN_PICTURES, is_hint)
+    def set_legend(self, legend: str) -> None:
+        """Set the text on the right."""
         self._legend.set_text(legend)
         self._legend.setVisible(bool(legend))
 

@@ -41,9 +41,6 @@ SUFFIXES = (".svg", ".png", ".pdf")
 SHARPNESS = 2
 """Pixels of a PNG for each pixel on screen."""
 
-NOT_IN_PICTURES = "not-in-pictures"
-"""The property of a widget that pictures leave out."""
-
 _CHILDREN = Qt.FindChildOption.FindDirectChildrenOnly
 _AS_SHOWN = QWidget.RenderFlag.DrawChildren
 _DPI = 96
@@ -86,14 +83,10 @@ def draw_widget(name: str, widget: QWidget, area: QRect | None = None) -> Drawin
 
 
 def _hide_controls(widget: QWidget) -> list[QWidget]:
-    """Hide what can only be pressed or read on screen; what is around it stays in its place."""
-    found = [
-        child
-        for child in widget.findChildren(QWidget)
-        if isinstance(child, QPushButton | QToolButton | QScrollBar)
-        or child.property(NOT_IN_PICTURES)
-    ]
-    shown = [child for child in found if child.isVisible()]
+    """Hide what can only be pressed; what is around it stays in its place."""
+    kinds = QPushButton | QToolButton | QScrollBar
+    found = [child for child in widget.findChildren(QWidget) if isinstance(child, kinds)]
+    shown: list[QWidget] = [child for child in found if child.isVisible()]
     for child in shown:
         child.hide()
     return shown

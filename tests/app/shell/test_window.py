@@ -64,6 +64,14 @@ def test_the_toast_takes_back_its_own_edit_or_is_gone(window, qtbot):
     assert not window.toast.isVisibleTo(window)
 
 
+def test_no_message_covers_the_figures_of_the_status_line(window):
+    window.resize(700, 500)
+    take_turns()
+    window.studio.done.emit("a long line about something that was found " * 3)
+    assert 0 < window.status_line.figures_px < window.toast.geometry().left()
+    assert window.toast.geometry().right() <= window.width()
+
+
 def test_the_toast_covers_no_row_of_the_graph(window, qtbot):
     window.document.place([0], 1)
     qtbot.waitUntil(lambda: window.toast.isVisible())

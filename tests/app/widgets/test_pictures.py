@@ -91,14 +91,12 @@ def test_a_folder_that_is_not_there_is_reported(tmp_path):
         write_picture(tmp_path / "no" / "p.svg", Drawing("", QSize(9, 9), lambda p: None), "T")
 
 
-def test_no_button_and_no_hint_is_in_a_picture(panel, tmp_path, qtbot):
+def test_no_button_is_in_a_picture(panel, tmp_path, qtbot):
     button = QPushButton("Press me")
     panel.body.addWidget(button)
-    panel.set_legend("wheel zooms", is_hint=True)
     qtbot.waitUntil(button.isVisible)
     write_picture(tmp_path / "p.svg", draw_widget("Fruit", panel), "Fruit")
     text = (tmp_path / "p.svg").read_text()
     assert "apples" in text
     assert "Press me" not in text
-    assert "wheel zooms" not in text
     assert button.isVisible()

@@ -45,8 +45,6 @@ from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import Panel
 from enplace_studio.widgets.pictures import Drawing, draw_widget
 
-KEYS = "wheel zooms all · W A S D · drag selects time in all"
-PIPELINE_KEYS = "Ctrl+wheel zooms both · W A S D"
 TOP_SHARE, TOP_PX = 0.3, 340
 """Largest share of the height, and height, of the panels above the timelines."""
 SHORT_SHARE = 0.25
@@ -83,7 +81,6 @@ class CompareView(QWidget):
         self.differs, self.table = DiffersPanel(), IntervalPanel()
         self._fall = Panel("Where the time went")
         self._lanes = Panel("Timelines on one axis")
-        self._lanes.set_legend(KEYS, is_hint=True)
         self.pair = PipelinePair()
         self.pair.hide()
         self.pipeline_button = QPushButton("Pipelines")
@@ -175,7 +172,6 @@ class CompareView(QWidget):
         self._save.setVisible(enough)
         self._steps.setVisible(enough and not pipelined)
         self.chooser.setVisible(not pipelined)
-        self._lanes.set_legend(PIPELINE_KEYS if pipelined else KEYS, is_hint=True)
         others = project is not None and len(offered) < len(project.plans)
         here = " for this cluster" if others else ""
         self._few.setText(f"Two plans{here} are needed to compare: press Solve for another one.")

@@ -217,8 +217,10 @@ def _paint_bound(painter: QPainter, stack: Stack, bound_us: float, bottom: float
     painter.setPen(QPen(theme.tokens.good, 1.3, Qt.PenStyle.DashLine))
     painter.drawLine(QLineF(x, stack.axis_px - 2, x, bottom))
     font = theme.font(11)
-    text = f"nothing is shorter than this: {ms(bound_us)}, proven"
-    wide = QFontMetricsF(font).horizontalAdvance(text)
+    room = max(x - stack.left, stack.left + stack.scale.width_px - x) - 6
+    texts = f"nothing is shorter than this: {ms(bound_us)}, proven", f"bound {ms(bound_us)}"
+    widths = [QFontMetricsF(font).horizontalAdvance(text) for text in texts]
+    text, wide = texts[widths[0] > room], widths[widths[0] > room]
     fits_right = x + 6 + wide <= stack.left + stack.scale.width_px
     lowest = [stack.memory_area(block).bottom() + GAP_PX * theme.scale for block in stack.blocks]
     y = max((y for y in lowest if y <= bottom + 6), default=stack.axis_px)
