@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from html import escape
 
+import numpy as np
+
 from enplace.frameworks.link_fits import about_poor, about_presets, link_fits
 from enplace.frameworks.measured import MeasuredRun, quartiles_us
 from enplace.frameworks.verifying import (
@@ -79,9 +81,8 @@ def _plans(found: Verification) -> str:
 def _plan_row(check: PlanCheck) -> str:
     names = f"<td>{escape(check.model)}</td><td>{escape(check.method)}</td>"
     run = check.run
-    if run is None or check.error is None:
+    if run is None or not (run.on_labels or check.error is not None):
         return f'<tr>{names}<td colspan="8" class="bad">{escape(one_line(check.faults))}</td></tr>'
-    half = " to ".join(map(ms, quartiles_us(run.step_times_us)))
     marks = [
         not run.is_in_place,
         bool(run.order_violations),
@@ -97,10 +98,17 @@ def _plan_row(check: PlanCheck) -> str:
         f'<td class="{"bad" if is_bad else "good"}">{text}</td>'
         for is_bad, text in zip(marks, cells, strict=True)
     )
+    return f"<tr>{names}{_times(run, check.error)}{judged}</tr>"
+
+
+def _times(run: MeasuredRun, error: float | None) -> str:
+    """Show the times of a run, of which labels have none."""
+    if error is None:
+        return f"<td>{ms(run.predicted_step_time_us)}</td><td>labels</td>{'<td></td>' * 3}"
+    half = " to ".join(map(ms, quartiles_us(run.step_times_us)))
     return (
-        f"<tr>{names}<td>{ms(run.predicted_step_time_us)}</td><td>{ms(run.step_time_us)}</td>"
-        f"<td>{half}</td><td>{percent(check.error, signed=True)}</td>"
-        f"<td>{_alone(run)}</td>{judged}</tr>"
+        f"<td>{ms(run.predicted_step_time_us)}</td><td>{ms(run.step_time_us)}</td>"
+        f"<td>{half}</td><td>{percent(error, signed=True)}</td><td>{_alone(run)}</td>"
     )
 
 
@@ -123,14 +131,18 @@ def _difference(run: MeasuredRun) -> str:
     return f"{max(known):.2g}" if known else "unknown"
 
 
+def _device_rows(check: PlanCheck) -> Iterator[str]:
+    if check.run is None:
+        return
+    cluster, plan = check.run.cluster, f"{check.model}, {check.method}"
+    colours = dict(zip(cluster.index, colour_numbers(cluster), strict=True))
+    for device in check.devices:
+        name = f"{chip(colours[device.name])}{escape(device_label(device.name))}"
+        yield f"<tr><td>{name}</td><td>{escape(plan)}</td>{_device_cells(device)}</tr>"
+
+
 def _devices(found: Verification) -> str:
-    rows = "".join(
-        f"<tr><td>{chip(colour)}{escape(device_label(device.name))}</td><td>{escape(check.model)}, "
-        f"{escape(check.method)}</td>{_device_cells(device)}</tr>"
-        for check in found.checks
-        if check.run is not None and check.devices
-        for device, colour in zip(check.devices, colour_numbers(check.run.cluster), strict=True)
-    )
+    rows = "".join(row for check in found.checks for row in _device_rows(check))
     head = (
         "<th>device<th>plan<th>busy, predicted<th>busy, measured<th>peak memory, predicted"
         "<th>peak memory, allocator<th>capacity"
@@ -164,7 +176,8 @@ def _links(profiles: tuple[Profile, ...]) -> str:
 
 def _pictures(found: Verification) -> Iterator[str]:
     """Draw for each model the graph and the timeline of its last plan that ran."""
-    last = {check.model: check for check in found.checks if check.run and check.schedule}
+    timed = (c for c in found.checks if c.run and np.isfinite(c.run.op_start_us).any())
+    last = {check.model: check for check in timed if check.schedule}
     for check in last.values():
         assert check.run is not None
         assert check.schedule is not None
@@ -176,8 +189,9 @@ def _pictures(found: Verification) -> Iterator[str]:
 
 def steps_svg(found: Verification) -> str:
     """Draw for each plan that ran a bar for the predicted and one for the measured step."""
-    ran = [check.run for check in found.checks if check.run]
-    models = [check.model for check in found.checks if check.run]
+    timed = [c for c in found.checks if c.run and c.error is not None]
+    ran = [check.run for check in timed if check.run]
+    models = [check.model for check in timed]
     longest_us = max((max(r.step_time_us, r.predicted_step_time_us) for r in ran), default=1.0)
     parts = [
         '<rect class="d0" x="16" y="12" width="10" height="10"/>'

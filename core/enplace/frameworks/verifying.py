@@ -9,26 +9,32 @@ from __future__ import annotations
 import math
 import platform
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from enplace.errors import CancelledError, EnplaceError
+from enplace.errors import CancelledError, ClusterError, EnplaceError
+from enplace.frameworks import wishes
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.jobs import Replicas, RunRequest, measure_profile
-from enplace.frameworks.measured import SHARED_TURNS, MeasuredRun, median_us
+from enplace.frameworks.measured import SHARED_CACHES, SHARED_TURNS, MeasuredRun, median_us
+from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.nvml import driver_version, visible_cards
 from enplace.frameworks.registry import framework_of
-from enplace.frameworks.source import source_of
-from enplace.frameworks.tuning_process import runs_as
-from enplace.placers import PlaceOptions, Progress, Stop, place
+from enplace.frameworks.source import Source, source_of
+from enplace.frameworks.tuning_process import runs_as, solves_as
+from enplace.machine import simulate
+from enplace.option import Value
+from enplace.placers import DEFAULT_METHODS, PlaceOptions, Progress, Stop
 from enplace.placers.data_parallel import mirrored
 from enplace.placers.references import verdict
 from enplace.processes.worker import Report, ignore, never
-from enplace.readers.clusters import cluster_from
+from enplace.readers.clusters import cluster_from, presets
 from enplace.system import count_cores
 from enplace.text import count, percent, size
-from enplace.values.problem import Problem
+from enplace.values.cluster import Cluster
+from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.profile import Profile
 from enplace.values.schedule import Schedule
 
@@ -36,7 +42,18 @@ METHODS = ("single", "round-robin", "heft", "enplace")
 """One device, the most transfers, a list schedule, and a search."""
 
 PROFILED_STEPS, WARM_UPS, MEASURED_STEPS = 30, 5, 20
+LABELLED_STEPS = 3
+"""Enough on labels, where nothing is timed."""
+
 SEARCH_S = 4.0
+
+STAGED, MICROBATCHES = "1f1b", 4
+"""The pipeline that is run where devices are labels: its stages are processes, and take time."""
+
+LABELLED = (
+    "Labels of one CPU show where ops run and what they compute, but measure no step time. The "
+    f"{STAGED} pipelines measure theirs, in processes."
+)
 
 POOR = 0.15
 """A median error of the predictions above this is worth a remark."""
@@ -87,8 +104,11 @@ class PlanCheck:
 
     @property
     def error(self) -> float | None:
-        """The difference of the predicted step time, as a share of the measured one."""
-        if self.run is None or not self.run.step_time_us:
+        """The difference of the predicted step time, as a share of the measured one.
+
+        None if it did not run, or on labels, which measure no step time.
+        """
+        if self.run is None or not self.run.step_time_us or self.run.on_labels:
             return None
         return self.run.predicted_step_time_us / self.run.step_time_us - 1
 
@@ -100,9 +120,11 @@ class PlanCheck:
     @property
     def devices(self) -> list[DeviceFigures]:
         """The figures of each device; empty if it did not run."""
-        if self.schedule is None or self.run is None:
+        if self.schedule is None or self.run is None or self.run.on_labels:
             return []
         predicted, run = self.schedule, self.run
+        if run.pipeline:
+            return [_stage_figures(run, row) for row in run.pipeline["devices"]]
         figures = zip(
             run.cluster.devices,
             predicted.busy_us.tolist(),
@@ -121,6 +143,18 @@ class PlanCheck:
             )
             for device, busy_us, measured_us, peak_bytes in figures
         ]
+
+
+def _stage_figures(run: MeasuredRun, row: Mapping[str, Any]) -> DeviceFigures:
+    """Return the figures of a device that has a stage."""
+    return DeviceFigures(
+        row["device"],
+        int(run.cluster.capacity_bytes[run.cluster.index[row["device"]]]),
+        row["predicted_busy_share"] * run.predicted_step_time_us,
+        row["busy_share"] * run.step_time_us,
+        row["predicted_peak_bytes"],
+        row["peak_bytes"],
+    )
 
 
 @dataclass(frozen=True)
@@ -193,19 +227,23 @@ class Verification:
         lines = [f"{c.model}, {c.method}: {c.faults}." for c in self.checks if not c.as_planned]
         if lines:
             lines.append("Send this report with your bug report.")
+        if any(check.run and check.run.on_labels for check in self.checks):
+            lines.append(LABELLED)
         if self.error is not None and self.error > POOR:
             lines.append(self._about_predictions)
         return lines
 
     @property
     def _about_predictions(self) -> str:
-        caveats = [check.run.caveat for check in self.checks if check.run and check.run.caveat]
+        caveats = [c.run.caveat for c in self.checks if c.run and c.run.caveat and c.error]
         first = f"Predictions are more than {100 * POOR:.0f} % off."
         stop = "Stop whatever else uses these devices, and verify again."
         if not caveats:
             return f"{first} {stop}"
         if caveats[0].startswith(SHARED_TURNS):
             return f"{first} {stop} {SHARED_TURNS}"
+        if caveats[0] != SHARED_CACHES:
+            return f"{first} {stop} {caveats[0]}"
         cores = count_cores()
         return (
             f"{first} {caveats[0]} Logical CPUs that take turns are predicted better: there are "
@@ -233,7 +271,8 @@ class Verification:
         """For each model that ran, whether its fastest plan is worth it, in a sentence."""
         found = {}
         for model in dict.fromkeys(check.model for check in self.checks):
-            runs = [c.run for c in self.checks if c.model == model and c.run]
+            checks = (c for c in self.checks if c.model == model)
+            runs = [c.run for c in checks if c.run and not c.run.on_labels]
             if runs:
                 fastest = min(runs, key=lambda run: run.step_time_us)
                 rivals = (
@@ -250,9 +289,11 @@ class Verification:
 def devices_to_verify(framework: Framework) -> str:
     """Return the usual devices; two logical GPUs if there may be one card, so that plans split.
 
-    Without NVML, the number of cards is unknown.
+    Without NVML, the number of cards is unknown. Two labels of a CPU, if it has no logical devices.
     """
     usual = framework.usual_devices()
+    if framework.has_labels and usual == "cpu:1":
+        return "cpu:2"
     may_be_one = usual == "gpu:all" and len(visible_cards()) < 2
     return "gpu:2" if framework.has_logical_devices and may_be_one else usual
 
@@ -278,21 +319,25 @@ def verify(
     CancelledError
         If cancelled.
     """
-    framework.check_devices(devices)
+    framework.check_devices(devices, for_run=True)
+    on_labels = framework.uses_labels(devices)
     if not framework.is_installed:
         raise EnplaceError(f"verify runs models, but {framework.state}")
+    if on_labels and _preset_of(devices) not in presets():
+        raise ClusterError(f"'{devices}': verify labels two CPUs or four; use cpu:2 or cpu:4")
     profiles: list[Profile] = []
     checks: list[PlanCheck] = []
     scripts = scripts or framework.bundled
     if not scripts:
         raise EnplaceError(f"no models for {framework.name} ship with Enplace")
+    methods = [*methods, STAGED] if on_labels else methods
     jobs = len(scripts) * (1 + len(methods))
     for script in scripts:
         shown = _share(report, len(checks) + len(profiles), jobs, script.stem)
         try:
-            profile = measure_profile(
-                source_of(str(script)), devices, PROFILED_STEPS, WARM_UPS, (), shown, cancelled
-            )
+            source = source_of(str(script))
+            where = "cpu:1" if on_labels else devices
+            profile = measure_profile(source, where, PROFILED_STEPS, WARM_UPS, (), shown, cancelled)
         except CancelledError:
             raise
         except EnplaceError as error:
@@ -307,13 +352,13 @@ def verify(
             shown = _share(report, len(checks) + len(profiles), jobs, name)
             # It is the same for all.
             shared: Replicas = "always" if method == methods[0] else ""
-            check = _check(script, profile, method, devices, steps, shared, shown, cancelled)
+            check = _check(source, profile, method, devices, steps, shared, shown, cancelled)
             checks.append(check)
     return Verification(devices, tuple(profiles), tuple(checks))
 
 
 def _check(
-    script: Path,
+    source: Source,
     profile: Profile,
     method: str,
     devices: str,
@@ -327,20 +372,40 @@ def _check(
     def on_progress(progress: Progress) -> None:
         report("Placing", progress.fraction)
 
-    problem = Problem(profile, cluster_from("local", profile))
-    options = PlaceOptions(stop=Stop(SEARCH_S, cancelled=cancelled), progress=on_progress)
     schedule = None
+    options = PlaceOptions(stop=Stop(SEARCH_S, cancelled=cancelled), progress=on_progress)
+    request = RunRequest(source, devices, steps, data_parallel=data_parallel)
+    wanted = Microbatches(STAGED, MICROBATCHES) if method == STAGED else None
+    if wanted is None and source.framework.uses_labels(devices):
+        request = replace(request, steps=min(steps, LABELLED_STEPS))
+    if wanted is not None:
+        wish: dict[str, Value] = {
+            wishes.PIPELINE.key: wanted.schedule,
+            wishes.MICROBATCHES.key: wanted.number,
+        }
+        request = replace(request, wishes=wish)
     try:
-        schedule = place(problem, method, options=options).schedule
-        options.stop.check()
-        source = source_of(str(script))
-        request = RunRequest(source, devices, steps, data_parallel=data_parallel)
+        problem = Problem(profile, _cluster(source, devices, profile))
+        chosen = method if wanted is None else DEFAULT_METHODS[THROUGHPUT]
+        solve, _ = solves_as(wanted, chosen, lambda: options)
+        schedule = simulate(problem, solve(problem))
         run = runs_as(request, report, cancelled)(problem, schedule.plan)
     except CancelledError:
         raise
     except EnplaceError as error:
-        return PlanCheck(script.stem, method, schedule, why_not=str(error))
-    return PlanCheck(script.stem, method, schedule, run)
+        return PlanCheck(source.name, method, schedule, why_not=str(error))
+    return PlanCheck(source.name, method, schedule, run)
+
+
+def _cluster(source: Source, devices: str, profile: Profile) -> Cluster:
+    """Return this machine, or as many labels of its CPU as were asked for."""
+    if not source.framework.uses_labels(devices):
+        return cluster_from("local", profile)
+    return presets()[_preset_of(devices)]
+
+
+def _preset_of(devices: str) -> str:
+    return devices.strip().lower().replace(":", "-")
 
 
 def _share(report: Report, done: int, jobs: int, name: str) -> Report:

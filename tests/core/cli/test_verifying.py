@@ -5,19 +5,27 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from enplace.frameworks import devices, verifying
-from enplace.frameworks.registry import usual_framework
+from enplace.errors import ClusterError
+from enplace.frameworks import devices, tuning_process, verifying
+from enplace.frameworks.measured import run_by_module
+from enplace.frameworks.registry import frameworks, usual_framework
 from enplace.frameworks.tensorflow import framework
-from enplace.frameworks.verifying import METHODS
-from enplace.placers import Progress
+from enplace.frameworks.verification_page import verification_html
+from enplace.frameworks.verifying import LABELLED, METHODS, PlanCheck, Verification
+from enplace.placers import Progress, place
 from enplace.text import ms
+from enplace.values.problem import Problem
 from fake_framework import code_to_use_worker, use_worker
 from fake_nvml import gpu, install
 from forking import fork_workers
+from problems import cluster_of
+from torch_layers import layered
 
 FAKE = Path(__file__).with_name("fake_worker.py")
 MODELS = ["mlp", "convolutions", "attention"]
@@ -94,13 +102,13 @@ def test_the_report_is_one_file_with_pictures_that_loads_nothing(verify):
 
 
 def test_progress_never_goes_back_where_a_part_of_a_job_begins(monkeypatch):
-    shown, place = [], verifying.place
+    shown, place = [], tuning_process.place
 
     def place_in_halves(problem, method, options):
         options.progress(Progress(0.0, method, fraction=0.5))
         return place(problem, method, options=options)
 
-    monkeypatch.setattr(verifying, "place", place_in_halves)
+    monkeypatch.setattr(tuning_process, "place", place_in_halves)
     verifying.verify(
         framework.FRAMEWORK, "gpu:2", report=lambda _, fraction: shown.append(fraction)
     )
@@ -217,3 +225,38 @@ def test_a_card_that_nvml_does_not_report_is_split_too(monkeypatch, tmp_path):
     install(monkeypatch)
     monkeypatch.setattr(devices, "_NVIDIA_DRIVERS", (tmp_path,))
     assert verifying.devices_to_verify(usual_framework()) == "gpu:2"
+
+
+def test_labels_of_pytorch_prove_plans_and_its_pipelines_measure_time():
+    torch = frameworks()["torch"]
+    assert verifying.devices_to_verify(replace(torch, has_logical_devices=False)) in (
+        "cpu:2",
+        "gpu:all",
+    )
+    assert [path.is_file() for path in torch.bundled] == [True] * 3
+    problem = Problem(layered(n_layers=2), cluster_of(2))
+    schedule = place(problem, "heft").schedule
+    times_us, plan = np.full(3, 90.0), schedule.plan
+    made = partial(run_by_module, problem, plan, times_us, 60.0, (2, 2))
+    row = {"device": "GPU:0", "busy_share": 0.5, "predicted_busy_share": 0.7}
+    row |= {"peak_bytes": 8, "predicted_peak_bytes": 9, "in_flight": 2}
+    labelled, staged = (
+        replace(made(facts), loss_difference=0.0, weights_difference=0.0)
+        for facts in ({"labels": True}, {"processes": 1, "pipeline": {"devices": [row]}})
+    )
+    checks = [
+        PlanCheck("mlp", name, schedule, run)
+        for name, run in (("heft", labelled), ("1f1b", staged))
+    ]
+    found = Verification("cpu:2", (problem.profile,), tuple(checks))
+    assert [check.error for check in checks] == [None, pytest.approx(60 / 90 - 1)]
+    assert found.verdict.startswith("Runs as planned: 2 of 2 plans exact, median")
+    assert LABELLED in found.advice
+    assert "take turns" not in " ".join(found.advice)
+    (stage,) = checks[1].devices
+    assert (stage.busy_us, stage.measured_busy_us) == (pytest.approx(42), pytest.approx(45))
+    report = verification_html(found, "1")
+    assert "<td>labels</td>" in report
+    assert report.count("did not run") == 0
+    with pytest.raises(ClusterError, match="use cpu:2 or cpu:4"):
+        verifying.verify(replace(torch, module="json"), "cpu:3")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from importlib.resources import files as resource_files
 from pathlib import Path
 
 from enplace.errors import FileError
@@ -143,6 +144,10 @@ FRAMEWORK = Framework(
     "so the script's own step is shorter.",
     grains={"module": find_modules, "block": find_blocks},
     usual_grains={THROUGHPUT: "block"},
+    bundled=tuple(
+        Path(str(resource_files("enplace_resources"))) / "verify" / "torch" / f"{name}.py"
+        for name in ("mlp", "convolutions", "attention")
+    ),
     data_parallel="DDP",
     alternatives="enplace.frameworks.torch.alternatives:find_torch_alternatives",
     exporters=(
