@@ -304,6 +304,11 @@ def _toggle_tables(studio: Studio) -> None:
     studio.changed.emit()
 
 
+def _take_tour(studio: Studio) -> None:
+    studio.panes.bring("graph")  # with which it begins
+    studio.tour_wanted.emit()
+
+
 def _serve(studio: Studio) -> None:
     def open_plan(profile: Path, plan: Path) -> None:
         studio.files.open_path(profile, then=lambda: studio.files.open_path(plan))
@@ -411,7 +416,7 @@ _ACTIONS: tuple[Action, ...] = (
            lambda s: SettingsDialog(s, s.window).exec(), group=4),
     Action("palette", "Commands…", "Help", ("Ctrl+Shift+P",), lambda s: s.palette_wanted.emit()),
     Action("keys", "All keys", "Help", ("?",), lambda s: s.keys_wanted.emit()),
-    Action("tour", "Take the tour", "Help", (), lambda s: s.tour_wanted.emit(), _open),
+    Action("tour", "Take the tour", "Help", (), _take_tour, _open),
     Action("frameworks", f"{framework_names()}…", "Help", (),
            lambda s: show_frameworks(s.window), group=1),
     Action("about", "About Enplace", "Help", (), lambda s: show_about(s.window), group=1),

@@ -56,7 +56,7 @@ STEPS = (
         "inspector",
         "Overrule it",
         "Drag a card onto a device, or select it and press the device’s number. The step time "
-        "answers at once, and the inspector says why. Ctrl+Z takes it back.",
+        "answers at once, and the Selection pane says why. Ctrl+Z takes it back.",
     ),
     Step(
         "export",

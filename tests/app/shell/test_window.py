@@ -467,6 +467,10 @@ def test_tables_take_the_place_of_the_graph_alone(window):
     window.panes.views["memory"].table_button.click()
     assert window.panes.views["tables"].kinds.checkedId() == 2
     assert {name for name, dock in window.panes.docks.items() if dock.isVisible()} == before
+    trigger(window, "tour")
+    assert window.panes.views["graph"].isVisible()  # which the tour is about
+    window.tour.end()
+    press(window, Qt.Key.Key_T)
     window.document.open(window.document.project)
     assert window.panes.views["graph"].isVisible()  # a model never opens as a table
 
