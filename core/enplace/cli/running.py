@@ -95,7 +95,7 @@ def run(
     from enplace.frameworks.devices import devices_for
     from enplace.frameworks.jobs import RunRequest
     from enplace.frameworks.microbatches import check_runnable, find_microbatches
-    from enplace.frameworks.registry import run_options
+    from enplace.frameworks.registry import framework_of, run_options
     from enplace.frameworks.tuning_process import runs_as
     from enplace.readers import read_plan_alone
 
@@ -108,7 +108,8 @@ def run(
         lone = read_plan_alone(plan)
         problem, chosen, predicted_us = lone.problem, lone.plan, lone.step_time_us
     if wanted is not None or chosen.recompute:
-        check_runnable(chosen, problem.cluster)
+        recomputes = wanted is not None and framework_of(problem.profile).recomputes
+        check_runnable(chosen, problem.cluster, recomputes=recomputes)
     source = find_source(given, trust, problem)
     source.framework.check_hosts(problem, chosen, os.path.basename(source.path))
     where = devices or devices_for(problem.cluster, problem.profile.measured)

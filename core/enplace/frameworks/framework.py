@@ -126,6 +126,8 @@ class Framework:
         Whether it divides a CPU or a GPU into several devices.
     estimates_batches : bool
         Whether it profiles a batch that fits nowhere by smaller ones and a run.
+    recomputes : bool
+        Whether a stage of a pipeline can run its forward ops again.
     has_labels : bool
         Whether a run takes ``cpu:N`` for labels of one CPU, where the ops run one after another.
     plain_apart : bool
@@ -171,6 +173,7 @@ class Framework:
     has_logical_devices: bool = False
     estimates_batches: bool = False
     has_labels: bool = False
+    recomputes: bool = False
     plain_apart: bool = False
     applier: str = ""
     apply_options: tuple[Option, ...] = ()

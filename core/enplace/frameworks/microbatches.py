@@ -99,8 +99,8 @@ def simulate_batch(problem: Problem, plan: Plan, wanted: Microbatches) -> Pipeli
     return simulate_pipeline(small, plan, wanted.schedule, wanted.number, planned_rule(plan))
 
 
-def check_runnable(plan: Plan, cluster: Cluster) -> None:
-    """Refuse a plan that micro-batches cannot follow.
+def check_runnable(plan: Plan, cluster: Cluster, *, recomputes: bool = False) -> None:
+    """Refuse a plan that micro-batches cannot follow; ``recomputes`` says whether stages may.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def check_runnable(plan: Plan, cluster: Cluster) -> None:
             "the plan rewrites ops or has replicas of a stage; micro-batches need one device for "
             "each op: make a plan without --replicate, by a method that leaves ops as they are"
         )
-    if plan.recompute:
+    if plan.recompute and not recomputes:
         where = listed([device_label(cluster.devices[d].name) for d in plan.recompute])
         raise PipelineError(
             f"the plan recomputes activations on {where}, which a run cannot do yet; make a plan "

@@ -40,9 +40,9 @@ def check_claims(problem: Problem, plan: Plan) -> Plan:
         1 + SAME
     ):
         return plan
-    plan = replace(plan, bound_us=None, proven=False, rivals=None, subgraph=None)
+    plan = replace(plan, bound_us=None, proven=False, rivals=None)
     if plan.objective == LATENCY:
-        value_us = latency_us(problem, plan.device)
+        plan, value_us = replace(plan, subgraph=None), latency_us(problem, plan.device)
     return replace(plan, value_us=finite(value_us))
 
 

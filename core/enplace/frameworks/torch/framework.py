@@ -119,6 +119,7 @@ FRAMEWORK = Framework(
     runs=True,
     host_lines=host_lines,
     has_labels=True,
+    recomputes=True,
     applier="enplace.frameworks.torch.pipelines.apply:apply",
     apply_options=(PIPELINE, MICROBATCHES),
     run_options=(PIPELINE, MICROBATCHES),

@@ -21,7 +21,7 @@ from enplace.machine.pipelines.interleaving import Work, merge_lists
 from enplace.machine.pipelines.stages import BACKWARD, FORWARD, WEIGHTS, Stage, passes_of, stages_of
 from enplace.names.passes import scopes_by_pass, split_pass
 from enplace.values.plan import Plan
-from enplace.values.problem import THROUGHPUT, Problem
+from enplace.values.problem import LATENCY, Problem
 from enplace.values.profile import IntArray
 
 Part = tuple[int, int]
@@ -45,7 +45,7 @@ def find_halves(problem: Problem, plan: Plan, passes: IntArray) -> IntArray | No
     """
     if plan.replicas:
         return None
-    if plan.subgraph is not None and plan.objective == THROUGHPUT:
+    if plan.subgraph is not None and plan.objective != LATENCY:
         given = np.minimum(plan.subgraph, 1)
         if _is_v(problem, plan, passes, given):
             return given

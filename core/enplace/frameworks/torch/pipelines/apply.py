@@ -64,9 +64,9 @@ def apply(path: str | os.PathLike[str], **wishes: Any) -> Application | Pipeline
     path : path-like
         A ``plan.json``.
     **wishes
-        ``pipeline``: run the model's stage of this process, in the order of ``"1f1b"``,
-        ``"gpipe"``, ``"interleaved"`` or ``"zb-h1"``; ``torchrun`` starts a process for each
-        device of the plan. ``microbatches``: into how many to cut each batch.
+        ``pipeline``: run the model's stages of this process, in the order of ``"1f1b"``,
+        ``"gpipe"``, ``"interleaved"``, ``"zb-h1"`` or ``"zbv"``; ``torchrun`` starts a process for
+        each device of the plan. ``microbatches``: into how many to cut each batch.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def _apply_pipeline(path: str, wanted: Microbatches) -> PipelineApplication:
     from enplace.frameworks.torch.pipelines.rank import Pipeline  # a build may not have it
 
     lone = read_plan_alone(path)
-    check_plan(lone.problem, lone.plan)
+    check_plan(lone.problem, lone.plan, in_stages=True)
     pipeline = Pipeline(lone.problem, lone.plan, wanted, Path(path).read_bytes())
     pipeline.stay()
     made = PipelineApplication(path, pipeline)

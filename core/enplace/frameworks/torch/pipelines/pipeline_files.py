@@ -12,8 +12,12 @@ SCHEDULES = {
     "1f1b": "Schedule1F1B",
     "interleaved": "ScheduleInterleaved1F1B",
     "zb-h1": "ScheduleInterleavedZeroBubble",
+    "zbv": "ScheduleZBVZeroBubble",
 }
 """Classes of ``torch.distributed.pipelining``."""
 
-OF_SEVERAL = ("interleaved", "zb-h1")
+OF_SEVERAL = ("interleaved", "zb-h1", "zbv")
 """Those that take a list of a device's stages."""
+
+WEIGHTS_WAIT = ("zb-h1", "zbv")
+"""Those that make gradients of weights apart."""

@@ -97,7 +97,7 @@ def check_pipeline(problem: Problem, plan: Plan, wanted: Microbatches, devices: 
     EnplaceError
         With the reason, and what to do instead.
     """
-    check_plan(problem, plan)
+    check_plan(problem, plan, in_stages=True)
     used = [problem.cluster.devices[d].name for d in stage_devices(problem, plan)]
     if not torch.distributed.is_available() or find_spec("torch.distributed.run") is None:
         raise EnplaceError(

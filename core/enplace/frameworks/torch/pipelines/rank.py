@@ -13,6 +13,7 @@ import os
 import sys
 import time
 import zlib
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -29,8 +30,9 @@ from torch.utils._pytree import tree_leaves
 from enplace.errors import EnplaceError, PlanError
 from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.torch.error_text import first_line
+from enplace.frameworks.torch.pipelines.again import RunAgain
 from enplace.frameworks.torch.pipelines.joining import join
-from enplace.frameworks.torch.pipelines.pipeline_files import OF_SEVERAL, SCHEDULES
+from enplace.frameworks.torch.pipelines.pipeline_files import OF_SEVERAL, SCHEDULES, WEIGHTS_WAIT
 from enplace.frameworks.torch.pipelines.stages import (
     PART,
     Cut,
@@ -42,7 +44,7 @@ from enplace.frameworks.torch.pipelines.stages import (
 from enplace.frameworks.torch.pipelines.tape import Call, Kept, PipelineRefusedError, Tape
 from enplace.frameworks.torch.record.modules import unwrapped
 from enplace.frameworks.torch.run.hooks import modules_in_plan
-from enplace.frameworks.torch.run.matching import planned_devices
+from enplace.frameworks.torch.run.matching import halves_by_name, planned_devices
 from enplace.values.device_names import device_label
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -115,7 +117,7 @@ class Pipeline:
     busy_us, step_us : list of float
         How long this process computed in each step, and how long the step of the schedule took.
     in_flight : int
-        The most micro-batches at a time that had gone forward here and not backward.
+        The most micro-batches at a time that had gone forward here and were not done backward.
     told : callable
         Takes the loss of each step, when it is known.
     around : callable
@@ -126,6 +128,7 @@ class Pipeline:
         self, problem: Problem, plan: Plan, wanted: Microbatches, agreed: bytes = b""
     ) -> None:
         self._planned = planned_devices(problem, plan)
+        self._halves, self._recompute = halves_by_name(problem, plan), plan.recompute
         self._names = [device_label(each.name) for each in problem.cluster.devices]
         self._wanted = wanted
         self.member = join(problem, plan, agreed + str(wanted).encode())
@@ -149,7 +152,8 @@ class Pipeline:
         self.passes_us: list[list[float]] = []
         self.step_us: list[float] = []
         self._busy_s = [0.0, 0.0]
-        self._flying = self.in_flight = 0
+        self._flying: Counter[int] = Counter()
+        self.in_flight = 0
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
@@ -274,6 +278,7 @@ class Pipeline:
                 "those of other stages are out of date; leave that out"
             )
         self.model, self._modules_on = model, modules
+        self._half_of = modules_in_plan(model, self._halves) if self._halves else {}
         self.name_of = {id(each): name for name, each in model.named_parameters()}
         self._check_device()
         with self._connected():
@@ -383,7 +388,8 @@ class Pipeline:
             loss,
             self._modules_on,
             self._names,
-            interleaved=self._wanted.schedule == "interleaved",
+            schedule=self._wanted.schedule,
+            half_of=self._half_of,
         )
         if len(cut.order) != dist.get_world_size():
             raise PipelineRefusedError(
@@ -396,21 +402,32 @@ class Pipeline:
                 "with --objective throughput"
             )
         numbers = [stage for stage, at in enumerate(cut.rank) if at == rank]
-        modules = [cut.module(stage, tape.parts_of_loss) for stage in numbers]
+        held: list[deque[RunAgain]] = [deque() for _ in numbers]
+        recomputes = cut.order[rank] in self._recompute
+        modules = [
+            cut.module(stage, tape.parts_of_loss, partial(self._again, own) if recomputes else None)
+            for stage, own in zip(numbers, held, strict=True)
+        ]
         last = cut.module(len(cut.devices) - 1, tape.parts_of_loss)
         staged.kept, staged.n_targets = last.kept, len(last.targets)
         staged.last = next((module for module in modules if module.kept), None)
         staged.parts = sorted({number for module in modules for number in module.batch})
         stages = []
-        for stage, module in zip(numbers, modules, strict=True):
+        for stage, module, again in zip(numbers, modules, held, strict=True):
             made = pipelining.PipelineStage(module, stage, len(cut.devices), self._device)
             made.forward_one_chunk = self._timed(made.forward_one_chunk, 1, module)
-            made.backward_one_chunk = self._timed(made.backward_one_chunk, -1)
-            made.backward_weight_one_chunk = self._timed(made.backward_weight_one_chunk, 0)
+            made.backward_one_chunk = self._timed(made.backward_one_chunk, -1, again=again)
+            made.backward_weight_one_chunk = self._timed(
+                made.backward_weight_one_chunk, -1, again=again
+            )
             stages.append(made)
         staged.schedule = self._schedule(stages, staged.number, looped=cut.is_looped)
         staged.cut = cut
         self._own(cut, modules)
+
+    def _again(self, held: deque[RunAgain], call: Callable[[], Any]) -> Any:
+        waits = self._wanted.schedule in WEIGHTS_WAIT
+        return RunAgain(call, self._device, held if waits else None).first()
 
     def _schedule(self, stages: Sequence[Any], number: int, *, looped: bool) -> Any:
         """Make the schedule; the rest of the data, in fewer micro-batches, takes a simpler one."""
@@ -455,19 +472,29 @@ class Pipeline:
                 self._groups[ranks] = dist.new_group([*ranks])  # all processes make all groups
 
     def _timed(
-        self, usual: Callable[..., Any], change: int, begins: StageModule | None = None
+        self,
+        usual: Callable[..., Any],
+        change: int,
+        begins: StageModule | None = None,
+        again: deque[RunAgain] | None = None,
     ) -> Callable[..., Any]:
-        """Time a function, of which each call changes how many micro-batches are in flight."""
+        """Time a function, of which each call changes how many stages a micro-batch is held for.
+
+        Where gradients of weights wait, it is held until they are done; so is what was made again.
+        """
 
         @wraps(usual)
-        def timed(*args: Any, **kwargs: Any) -> Any:
+        def timed(microbatch: int, *args: Any, **kwargs: Any) -> Any:
             if begins is not None:
                 begins.keeps = bool(begins.kept)
             begun = time.perf_counter()
-            out = usual(*args, **kwargs)
+            out = usual(microbatch, *args, **kwargs)
             self._busy_s[change != 1] += time.perf_counter() - begun
-            self._flying += change
-            self.in_flight = max(self.in_flight, self._flying)
+            is_over = change < 0 and kwargs.get("full_backward", True)
+            self._flying[microbatch] += change if change > 0 or is_over else 0
+            self.in_flight = max(self.in_flight, sum(each > 0 for each in self._flying.values()))
+            if is_over and again:
+                again.popleft().forget()
             return out
 
         return timed
@@ -476,7 +503,8 @@ class Pipeline:
         """Run the schedule on this step's batch; return the losses, in all processes."""
         assert staged.cut is not None
         last = staged.cut.rank[-1]
-        self._busy_s, self._flying = [0.0, 0.0], 0
+        self._busy_s = [0.0, 0.0]
+        self._flying.clear()
         batch = {f"{PART}{number}": staged.tape.batch[number] for number in staged.parts}
         before = self._lay_aside()
         begun = time.perf_counter()

@@ -8,8 +8,9 @@ that needs them, since each process has the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -24,6 +25,9 @@ from enplace.frameworks.torch.pipelines.tape import (
     found_for,
 )
 from enplace.text import listed
+
+Again = Callable[[Callable[[], Any]], Any]
+"""Makes a call, and makes it again for its gradients."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,13 +71,15 @@ class Cut:
         """Whether the processes take turns with the stages."""
         return all(rank == stage % len(self.order) for stage, rank in enumerate(self.rank))
 
-    def module(self, stage: int, parts_of_loss: Sequence[int] = ()) -> StageModule:
+    def module(
+        self, stage: int, parts_of_loss: Sequence[int] = (), again: Again | None = None
+    ) -> StageModule:
         """Return a stage; the last one keeps the values of the loss and of these numbers."""
         last = stage == len(self.devices) - 1
         gets = self.passed[stage - 1] if stage else ()
         gives = (self.loss,) if last else self.passed[stage]
         kept = [self.loss, *(number for number in parts_of_loss if number != self.loss)]
-        return StageModule(self.calls[stage], gets, gives, kept if last else ())
+        return StageModule(self.calls[stage], gets, gives, kept if last else (), again)
 
 
 def cut_tape(
@@ -82,7 +88,8 @@ def cut_tape(
     device_of: Mapping[str, int],
     names: Sequence[str],
     *,
-    interleaved: bool = False,
+    schedule: str = "1f1b",
+    half_of: Mapping[str, int] | None = None,
 ) -> Cut:
     """Cut a tape where the device of its modules changes.
 
@@ -94,8 +101,11 @@ def cut_tape(
         The device of each module, by its path; others are where what they get comes from.
     names : sequence of str
         Of the devices, for messages.
-    interleaved : bool
-        Whether a device may have several stages, in turn with the others.
+    schedule : str
+        If ``interleaved``, a device may have several stages, in turn with the others; with ``zbv``,
+        it has two, in a V.
+    half_of : mapping of str to int, optional
+        In a V, which of its device's two stages each module is in.
 
     Raises
     ------
@@ -104,7 +114,8 @@ def cut_tape(
     """
     maker = {number: at for at, call in enumerate(calls) for number in call.numbers}
     free = _free_calls(calls, maker)
-    devices: list[int] = []
+    may_return = schedule == "interleaved" or (schedule == "zbv" and not half_of)
+    places: list[tuple[int, int]] = []
     stage_of: dict[int, int] = {}
     for at, call in enumerate(calls):
         if at in free:
@@ -112,15 +123,17 @@ def cut_tape(
         before = [stage_of[maker[n]] for n in _made(call) if maker[n] in stage_of]
         least = max(before, default=0)
         device = device_around(call.module, device_of)
-        if device in devices[least:]:
-            stage_of[at] = devices.index(device, least)
+        place = device or 0, device_around(call.module, half_of or {}) or 0
+        if device is not None and place in places[least:]:
+            stage_of[at] = places.index(place, least)
         elif device is None or not parameters_of(call):
             stage_of[at] = least
         else:
-            if device in devices and not interleaved:
-                raise _circle(call, names[device], names[devices[least]])
-            devices.append(device)
-            stage_of[at] = len(devices) - 1
+            if place in places and not may_return:
+                raise _circle(call, names[device], names[places[least][0]])
+            places.append(place)
+            stage_of[at] = len(places) - 1
+    devices = [device for device, _ in places]
     last = stage_of.get(maker[loss], -1)
     if len(devices) < 2:
         raise PipelineRefusedError(
@@ -132,10 +145,16 @@ def cut_tape(
             f"ends there"
         )
     cut = _cut(calls, loss, devices, stage_of, maker, free)
-    if not cut.is_looped or len(devices) % len(cut.order):
+    where = listed([names[device] for device in devices])
+    if schedule == "zbv" and devices != [*cut.order, *cut.order[::-1]]:
         raise PipelineRefusedError(
-            f"stages are on {listed([names[device] for device in devices])} in this order, and "
-            f"interleaved ones take turns; make a plan for --pipeline interleaved"
+            f"stages are on {where} in this order, and zbv needs two on each device, in a V; make "
+            f"a plan for --pipeline zbv"
+        )
+    if schedule != "zbv" and (not cut.is_looped or len(devices) % len(cut.order)):
+        raise PipelineRefusedError(
+            f"stages are on {where} in this order, and interleaved ones take turns; make a plan "
+            f"for --pipeline interleaved"
         )
     return cut
 
@@ -251,8 +270,10 @@ class StageModule(torch.nn.Module):
         gets: Sequence[int],
         gives: Sequence[int],
         kept: Sequence[int] = (),
+        again: Again | None = None,
     ) -> None:
         super().__init__()
+        self._again = again
         self._gets, self._gives = gets, gives
         self._calls = [(modes, [*own]) for modes, own in groupby(calls, lambda call: call.modes)]
         known = {*gets, *(number for call in calls for number in call.numbers)}
@@ -275,24 +296,34 @@ class StageModule(torch.nn.Module):
         self, *received: torch.Tensor, **batch: torch.Tensor
     ) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """Make the calls of the stage on a micro-batch."""
+        own = {int(name.removeprefix(PART)): each for name, each in batch.items()}
+        call = partial(self._call, received, own)
+        given, kept = call() if self._again is None else self._again(call)
+        if self.keeps:
+            self.values.append(torch.stack(kept))
+        if self.kept:
+            return given[0].reshape(1)  # results of micro-batches are put together by rows
+        return given[0] if len(given) == 1 else given
+
+    def _call(
+        self, received: Sequence[torch.Tensor], own: Mapping[int, torch.Tensor]
+    ) -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]:
+        """Return what the stage gives to the next one, and what it keeps."""
         known = {
             number: each.clone() if copied else _Whole.apply(each)
             for number, each, copied in zip(self._gets, received, self._copied, strict=True)
         }
-        own = {int(name.removeprefix(PART)): each for name, each in batch.items()}
         for modes, calls in self._calls:
             with modes.again():
                 for call in calls:
                     call.again(known, own)
         given = tuple(known[number].contiguous() for number in self._gives)
+        kept = []
         if self.keeps:
             kept = [known[number].detach().reshape(()).double() for number in self.kept]
             for source, out in self.targets:
                 kept.append((found_for(source, known, own) == out).sum().double())
-            self.values.append(torch.stack(kept))
-        if self.kept:
-            return given[0].reshape(1)  # results of micro-batches are put together by rows
-        return given[0] if len(given) == 1 else given
+        return given, kept
 
 
 PART = "part_"

@@ -20,7 +20,7 @@ from enplace.text import listed
 from enplace.values.device_names import device_label
 from enplace.values.op_kinds import OpKind
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem
+from enplace.values.problem import LATENCY, Problem
 from enplace.values.splits import rewriting
 
 Key = tuple[str, str, str, str, int]
@@ -140,8 +140,15 @@ def planned_devices(problem: Problem, plan: Plan) -> dict[str, int]:
     return dict(zip(problem.profile.op_names, plan.device.tolist(), strict=True))
 
 
-def check_plan(problem: Problem, plan: Plan) -> None:
-    """Refuse what PyTorch does not run: parts of ops, replicas of stages, recomputing.
+def halves_by_name(problem: Problem, plan: Plan) -> dict[str, int]:
+    """Return which of its device's two stages each op is in, by its name; empty without a V."""
+    if plan.subgraph is None or plan.objective == LATENCY:
+        return {}
+    return dict(zip(problem.profile.op_names, plan.subgraph.tolist(), strict=True))
+
+
+def check_plan(problem: Problem, plan: Plan, *, in_stages: bool = False) -> None:
+    """Refuse what PyTorch does not run: parts of ops, replicas, recomputing without stages.
 
     Raises
     ------
@@ -158,9 +165,9 @@ def check_plan(problem: Problem, plan: Plan) -> None:
             "the plan has replicas of a stage, which one step cannot use; make one without "
             "--replicate"
         )
-    if plan.recompute:
+    if plan.recompute and not in_stages:
         where = listed([device_label(problem.cluster.devices[d].name) for d in plan.recompute])
         raise PlanError(
-            f"the plan recomputes activations on {where}, which a run cannot do yet; make one "
-            f"without --recompute"
+            f"the plan recomputes activations on {where}, as stages of a pipeline do; add "
+            f"--pipeline"
         )

@@ -1,5 +1,8 @@
 """Tapes cut into stages, and pipelines of two processes; `make test-torch` runs them."""
 
+from collections import deque
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,6 +17,7 @@ from enplace.frameworks.source import source_of  # noqa: E402
 from enplace.frameworks.torch.measure.measure import measured_profile  # noqa: E402
 from enplace.frameworks.torch.open.scripts import record_script  # noqa: E402
 from enplace.frameworks.torch.pipelines import pipelines  # noqa: E402
+from enplace.frameworks.torch.pipelines.again import RunAgain  # noqa: E402
 from enplace.frameworks.torch.pipelines.pipelines import check_pipeline, run_pipeline  # noqa: E402
 from enplace.frameworks.torch.pipelines.stages import PART, cut_tape  # noqa: E402
 from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape  # noqa: E402
@@ -162,7 +166,7 @@ for step in range(12):
 """
 
 
-def pipeline(tmp_path, schedule="1f1b", *words):
+def pipeline(tmp_path, schedule="1f1b", *words, recompute=()):
     """Profile the script, put its first half on one device, and make the job of a pipeline."""
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
@@ -170,21 +174,34 @@ def pipeline(tmp_path, schedule="1f1b", *words):
     found = record_script(source, 1, 0, ignore)
     profile = measured_profile("model", found.step, found.timing, Measurement(framework="torch"))
     problem = Problem(profile, presets()["cpu-2"])
-    second = (
-        ("layers_0", "head", "loss")
-        if schedule == "interleaved"
-        else ("layers_1", "layers_2", "head", "loss")
+    second = {"interleaved": ("layers_0", "head", "loss"), "zbv": ("layers_0", "layers_1")}
+    late = ("layers_1", "layers_2", "head", "loss")
+    device, half = (
+        np.array([int(any(s in name for s in each)) for name in profile.op_names])
+        for each in (second.get(schedule, late), late)
     )
-    device = np.array([int(any(s in name for s in second)) for name in profile.op_names])
     plan = Plan(device, follow_graph(profile, np.arange(profile.n_ops)), method="test")
+    plan = replace(plan, recompute=recompute, subgraph=half if schedule == "zbv" else None)
     wishes = {"pipeline": schedule, "microbatches": 4}
     job = run_job(RunRequest(source, "cpu:2", 4, wishes), problem, plan)
     return source, problem, plan, Microbatches(schedule, 4), job
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb-h1"])
-def test_a_pipeline_of_two_processes_trains_like_the_script(tmp_path, schedule):
-    source, problem, plan, wanted, (profile, job) = pipeline(tmp_path, schedule)
+@pytest.mark.parametrize(
+    ("schedule", "recompute"),
+    [
+        ("1f1b", ()),
+        ("gpipe", (0, 1)),
+        ("interleaved", ()),
+        ("zb-h1", (0, 1)),
+        ("zbv", ()),
+        ("zbv", (1,)),
+    ],
+)
+def test_a_pipeline_of_two_processes_trains_like_the_script(tmp_path, schedule, recompute):
+    source, problem, plan, wanted, (profile, job) = pipeline(
+        tmp_path, schedule, recompute=recompute
+    )
     plain = run_plain(source, 4, ignore, drops_out=False)
     run = run_pipeline(problem, plan, wanted, job, profile, plain, ignore)
     assert run.first_step_difference < 1e-5
@@ -193,13 +210,41 @@ def test_a_pipeline_of_two_processes_trains_like_the_script(tmp_path, schedule):
     assert 0 < run.facts["gradients_difference"] < 1e-5
     assert run.facts["weights_compared"] == 7  # one of them shared
     assert run.as_planned
-    assert run.pipeline["shared_parameters"] == 1
+    assert run.pipeline["shared_parameters"] == (0 if schedule == "zbv" else 1)
     assert [row["device"] for row in run.pipeline["devices"]] == ["CPU:0", "CPU:1"]
     in_flight = [row["in_flight"] for row in run.pipeline["devices"]]
-    assert in_flight == {"1f1b": [2, 1], "gpipe": [4, 4]}.get(schedule, in_flight)
-    assert run.pipeline["stages"] == (4 if schedule == "interleaved" else 2)
+    known = {"1f1b": [2, 1], "gpipe": [4, 4], "zbv": [4, 3]}
+    assert in_flight == known.get(schedule, in_flight)
+    assert run.pipeline["stages"] == (4 if schedule in ("interleaved", "zbv") else 2)
     for row in run.pipeline["devices"]:
         assert 0 < row["peak_bytes"] < 2 * row["predicted_peak_bytes"]
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_what_runs_again_draws_the_same_numbers(once):
+    """Gradients are those without it; where they are taken twice, it still runs again once."""
+    weight, calls = torch.randn(6, 6, requires_grad=True), []
+    x = torch.randn(4, 6, requires_grad=True)
+
+    def call():
+        calls.append(None)
+        return nn.functional.dropout(torch.tanh(x @ weight), 0.5).square().sum()
+
+    def gradients(made):
+        if once:
+            return torch.autograd.grad(made, (x, weight))
+        first = torch.autograd.grad(made, x, retain_graph=True)
+        return *first, *torch.autograd.grad(made, weight)
+
+    torch.manual_seed(1)
+    usual = gradients(call())
+    after = torch.rand(1)
+    torch.manual_seed(1)
+    held = None if once else deque()
+    again = gradients(RunAgain(call, torch.device("cpu"), held).first())
+    assert len(calls) == 3
+    assert all(map(torch.equal, usual, again))
+    assert torch.equal(torch.rand(1), after)
 
 
 def test_where_a_process_dies_the_others_end_and_a_line_says_so(tmp_path):

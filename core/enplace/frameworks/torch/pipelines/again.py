@@ -1,0 +1,77 @@
+"""Run a stage again on its way back, so that a micro-batch in flight keeps only what the stage got.
+
+It is what ``torch.utils.checkpoint`` does, but a zero-bubble schedule goes backward through a stage
+many times: once for its input, then for each of its layers. That would run the stage again each
+time; here it runs again once for each micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+
+class RunAgain:
+    """A call that keeps nothing for its gradients, and is made again when they are taken.
+
+    Random numbers are drawn again as they were.
+
+    Parameters
+    ----------
+    call : callable
+        What to call; it makes the same tensors each time.
+    device : torch.device
+        Whose random numbers it draws, besides those of the CPU.
+    held : deque, optional
+        If gradients are taken several times, this object comes here when it is made again, and is
+        to be told when they are all there. Otherwise each tensor is needed once.
+    """
+
+    def __init__(
+        self, call: Callable[[], Any], device: torch.device, held: deque[RunAgain] | None = None
+    ) -> None:
+        self._call, self._held = call, held
+        self._cards = [device] if device.type == "cuda" else []
+        self._random = torch.get_rng_state(), [torch.cuda.get_rng_state(d) for d in self._cards]
+        self._n = 0
+        self._made: dict[int, torch.Tensor] | None = None
+
+    def first(self) -> Any:
+        """Make the call for the first time."""
+        with saved_tensors_hooks(self._count, self._take):
+            return self._call()
+
+    def _count(self, tensor: torch.Tensor) -> int:
+        self._n += 1
+        return self._n - 1
+
+    def _take(self, number: int) -> torch.Tensor:
+        """Return a tensor that was not kept; autograd holds this object as long as it may ask."""
+        if self._made is None:
+            self._made = self._make_again()
+            if self._held is not None:
+                self._held.append(self)
+        return self._made.pop(number) if self._held is None else self._made[number]
+
+    def forget(self) -> None:
+        """Free what was made again; PyTorch may hold this object for longer."""
+        self._made = None
+
+    def _make_again(self) -> dict[int, torch.Tensor]:
+        made: dict[int, torch.Tensor] = {}
+
+        def keep(tensor: torch.Tensor) -> int:
+            made[len(made)] = tensor.detach()
+            return len(made) - 1
+
+        with torch.random.fork_rng(self._cards), torch.enable_grad():
+            torch.set_rng_state(self._random[0])
+            for card, state in zip(self._cards, self._random[1], strict=True):
+                torch.cuda.set_rng_state(state, card)
+            with saved_tensors_hooks(keep, made.__getitem__):
+                self._call()
+        return made
