@@ -39,7 +39,10 @@ class PipelineApplication:
     def __str__(self) -> str:
         pipeline = self.pipeline
         if pipeline.cut is None or not pipeline.step_us:
-            return f"{self.path}: no model with the plan's parameters has been trained yet"
+            return (
+                f"{self.path}: no model with the plan's parameters has been trained; else, each "
+                f"process runs the whole model"
+            )
         steps = count(len(pipeline.step_us), "step")
         busy = sum(pipeline.busy_us) / sum(pipeline.step_us)
         stages = listed([str(stage) for stage in pipeline.stages])

@@ -58,6 +58,11 @@ class Measured(Follower):
     def leave(self, is_whole: bool) -> None:
         """Nothing to end."""
 
+    def synchronize(self) -> None:
+        """Wait for the card of this process, and start none of the others."""
+        if self.pipeline.member.device.type == "cuda":
+            torch.cuda.synchronize(self.pipeline.member.device)
+
     def _noted(self, usual: Any) -> Any:
         return usual  # the pipeline tells the loss of each step
 

@@ -130,7 +130,8 @@ def check_schedule(wanted: Microbatches) -> None:
     """
     if wanted.schedule not in SCHEDULES:
         raise PlanError(
-            f"Enplace runs pipelines of PyTorch as {listed(SCHEDULES)}, not as {wanted.schedule}"
+            f"Enplace runs pipelines of PyTorch in training, as {listed(SCHEDULES)}, not as "
+            f"{wanted.schedule}"
         )
     made = SCHEDULES[wanted.schedule]
     try:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
+from inspect import signature
 from typing import Any
 from unittest.mock import patch
 
@@ -51,6 +52,10 @@ from enplace.values.problem import Problem
 
 MOST_SHAPES = 16
 """So many shapes of batches keep their stages; the one used longest ago makes room."""
+
+
+_Span = tuple[Any, Any]
+"""When something begins and ends, as :meth:`Pipeline._clock` says it."""
 
 
 class Outdated(torch.Tensor):
@@ -151,7 +156,7 @@ class Pipeline:
         self.busy_us: list[float] = []
         self.passes_us: list[list[float]] = []
         self.step_us: list[float] = []
-        self._busy_s = [0.0, 0.0]
+        self._spans: tuple[list[_Span], list[_Span]] = [], []
         self._flying: Counter[int] = Counter()
         self.in_flight = 0
 
@@ -441,10 +446,10 @@ class Pipeline:
             """Return the part of a micro-batch in the loss, which is a mean over samples."""
             return output.reshape(()) / number
 
+        make = getattr(pipelining, made)
+        own = {"scale_grads": False} if "scale_grads" in signature(make).parameters else {}
         try:
-            return getattr(pipelining, made)(
-                [*stages] if several else stages[0], number, loss_fn=share, scale_grads=False
-            )
+            return make([*stages] if several else stages[0], number, loss_fn=share, **own)
         except ValueError as error:
             raise PipelineRefusedError(
                 f"PyTorch cannot run {kind} so: {first_line(error)}; choose another number of "
@@ -487,9 +492,9 @@ class Pipeline:
         def timed(microbatch: int, *args: Any, **kwargs: Any) -> Any:
             if begins is not None:
                 begins.keeps = bool(begins.kept)
-            begun = time.perf_counter()
+            begun = self._clock()
             out = usual(microbatch, *args, **kwargs)
-            self._busy_s[change != 1] += time.perf_counter() - begun
+            self._spans[change != 1].append((begun, self._clock()))
             is_over = change < 0 and kwargs.get("full_backward", True)
             self._flying[microbatch] += change if change > 0 or is_over else 0
             self.in_flight = max(self.in_flight, sum(each > 0 for each in self._flying.values()))
@@ -499,11 +504,26 @@ class Pipeline:
 
         return timed
 
+    def _clock(self) -> Any:
+        """Return the time, or on a card what will know when it gets there."""
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _computed_us(self) -> list[float]:
+        """Return how long this process computed in the step, forward and backward."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            return [sum(a.elapsed_time(b) for a, b in spans) * 1e3 for spans in self._spans]
+        return [sum(b - a for a, b in spans) * 1e6 for spans in self._spans]
+
     def _step(self, staged: Staged) -> torch.Tensor:
         """Run the schedule on this step's batch; return the losses, in all processes."""
         assert staged.cut is not None
         last = staged.cut.rank[-1]
-        self._busy_s = [0.0, 0.0]
+        self._spans = [], []
         self._flying.clear()
         batch = {f"{PART}{number}": staged.tape.batch[number] for number in staged.parts}
         before = self._lay_aside()
@@ -528,9 +548,9 @@ class Pipeline:
                 "the loss leaves out targets, such as padding, unlike many in each micro-batch, so "
                 "it is no mean over samples; give all samples as many, or let it count all"
             )
-        self.step_us.append((time.perf_counter() - begun) * 1e6)
-        self.passes_us.append([each * 1e6 for each in self._busy_s])
+        self.passes_us.append(self._computed_us())
         self.busy_us.append(sum(self.passes_us[-1]))
+        self.step_us.append((time.perf_counter() - begun) * 1e6)
         self._is_outdated = True
         return values[: len(staged.kept)]
 

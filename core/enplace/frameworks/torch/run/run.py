@@ -147,6 +147,11 @@ def _follow(source: Source, follower: Follower) -> None:
     run_watched(source, follower)
     if follower.n_compared:
         return
+    if not follower.optimizers:
+        raise LoadError(
+            f"{source.name}: it makes no step of an optimiser of torch.optim, and a run compares "
+            f"steps of training; to infer with the plan, apply it in the script, or export it"
+        )
     raise LoadError(
         f"{source.name}: it made fewer than {FIRST + 1} steps of an optimiser of torch.optim, and "
         f"two are needed before any is compared; let it make more"
