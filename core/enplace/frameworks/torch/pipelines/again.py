@@ -7,12 +7,37 @@ time; here it runs again once for each micro-batch.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
+
+
+class MadeAgain:
+    """What a stage made again, until all gradients of its micro-batch are there.
+
+    PyTorch holds parts of a graph until the next micro-batch, and would hold this as well.
+    """
+
+    def __init__(self) -> None:
+        self._new: list[RunAgain] = []
+        self._known: dict[int, list[RunAgain]] = defaultdict(list)
+
+    def add(self, made: RunAgain) -> None:
+        """Note what the function that runs now has made again."""
+        self._new.append(made)
+
+    def begin(self) -> None:
+        """Begin a function of a micro-batch; what came before was to see shapes."""
+        self._new.clear()
+
+    def end(self, microbatch: int, *, is_over: bool) -> None:
+        """End it; ``is_over`` says whether all gradients are there."""
+        self._known[microbatch] += self._new
+        for each in self._known.pop(microbatch) if is_over else ():
+            each.forget()
 
 
 class RunAgain:
@@ -26,13 +51,13 @@ class RunAgain:
         What to call; it makes the same tensors each time.
     device : torch.device
         Whose random numbers it draws, besides those of the CPU.
-    held : deque, optional
-        If gradients are taken several times, this object comes here when it is made again, and is
-        to be told when they are all there. Otherwise each tensor is needed once.
+    held : MadeAgain, optional
+        Is told what was made again if gradients are taken several times. Otherwise each tensor is
+        needed once.
     """
 
     def __init__(
-        self, call: Callable[[], Any], device: torch.device, held: deque[RunAgain] | None = None
+        self, call: Callable[[], Any], device: torch.device, held: MadeAgain | None = None
     ) -> None:
         self._call, self._held = call, held
         self._cards = [device] if device.type == "cuda" else []
@@ -54,11 +79,11 @@ class RunAgain:
         if self._made is None:
             self._made = self._make_again()
             if self._held is not None:
-                self._held.append(self)
+                self._held.add(self)
         return self._made.pop(number) if self._held is None else self._made[number]
 
     def forget(self) -> None:
-        """Free what was made again; PyTorch may hold this object for longer."""
+        """Free what was made again."""
         self._made = None
 
     def _make_again(self) -> dict[int, torch.Tensor]:

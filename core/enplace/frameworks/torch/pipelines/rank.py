@@ -13,7 +13,7 @@ import os
 import sys
 import time
 import zlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_leaves
 from enplace.errors import EnplaceError, PlanError
 from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.torch.error_text import first_line
-from enplace.frameworks.torch.pipelines.again import RunAgain
+from enplace.frameworks.torch.pipelines.again import MadeAgain, RunAgain
 from enplace.frameworks.torch.pipelines.joining import join
 from enplace.frameworks.torch.pipelines.pipeline_files import OF_SEVERAL, SCHEDULES, WEIGHTS_WAIT
 from enplace.frameworks.torch.pipelines.stages import (
@@ -407,7 +407,7 @@ class Pipeline:
                 "with --objective throughput"
             )
         numbers = [stage for stage, at in enumerate(cut.rank) if at == rank]
-        held: list[deque[RunAgain]] = [deque() for _ in numbers]
+        held = [MadeAgain() for _ in numbers]
         recomputes = cut.order[rank] in self._recompute
         modules = [
             cut.module(stage, tape.parts_of_loss, partial(self._again, own) if recomputes else None)
@@ -420,7 +420,7 @@ class Pipeline:
         stages = []
         for stage, module, again in zip(numbers, modules, held, strict=True):
             made = pipelining.PipelineStage(module, stage, len(cut.devices), self._device)
-            made.forward_one_chunk = self._timed(made.forward_one_chunk, 1, module)
+            made.forward_one_chunk = self._timed(made.forward_one_chunk, 1, module, again=again)
             made.backward_one_chunk = self._timed(made.backward_one_chunk, -1, again=again)
             made.backward_weight_one_chunk = self._timed(
                 made.backward_weight_one_chunk, -1, again=again
@@ -430,7 +430,7 @@ class Pipeline:
         staged.cut = cut
         self._own(cut, modules)
 
-    def _again(self, held: deque[RunAgain], call: Callable[[], Any]) -> Any:
+    def _again(self, held: MadeAgain, call: Callable[[], Any]) -> Any:
         waits = self._wanted.schedule in WEIGHTS_WAIT
         return RunAgain(call, self._device, held if waits else None).first()
 
@@ -481,7 +481,8 @@ class Pipeline:
         usual: Callable[..., Any],
         change: int,
         begins: StageModule | None = None,
-        again: deque[RunAgain] | None = None,
+        *,
+        again: MadeAgain,
     ) -> Callable[..., Any]:
         """Time a function, of which each call changes how many stages a micro-batch is held for.
 
@@ -492,14 +493,14 @@ class Pipeline:
         def timed(microbatch: int, *args: Any, **kwargs: Any) -> Any:
             if begins is not None:
                 begins.keeps = bool(begins.kept)
+            again.begin()
             begun = self._clock()
             out = usual(microbatch, *args, **kwargs)
             self._spans[change != 1].append((begun, self._clock()))
             is_over = change < 0 and kwargs.get("full_backward", True)
             self._flying[microbatch] += change if change > 0 or is_over else 0
             self.in_flight = max(self.in_flight, sum(each > 0 for each in self._flying.values()))
-            if is_over and again:
-                again.popleft().forget()
+            again.end(microbatch, is_over=is_over)
             return out
 
         return timed

@@ -1,6 +1,5 @@
 """Tapes cut into stages, and pipelines of two processes; `make test-torch` runs them."""
 
-from collections import deque
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +16,7 @@ from enplace.frameworks.source import source_of  # noqa: E402
 from enplace.frameworks.torch.measure.measure import measured_profile  # noqa: E402
 from enplace.frameworks.torch.open.scripts import record_script  # noqa: E402
 from enplace.frameworks.torch.pipelines import pipelines  # noqa: E402
-from enplace.frameworks.torch.pipelines.again import RunAgain  # noqa: E402
+from enplace.frameworks.torch.pipelines.again import MadeAgain, RunAgain  # noqa: E402
 from enplace.frameworks.torch.pipelines.pipelines import check_pipeline, run_pipeline  # noqa: E402
 from enplace.frameworks.torch.pipelines.stages import PART, cut_tape  # noqa: E402
 from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape  # noqa: E402
@@ -240,7 +239,7 @@ def test_what_runs_again_draws_the_same_numbers(once):
     usual = gradients(call())
     after = torch.rand(1)
     torch.manual_seed(1)
-    held = None if once else deque()
+    held = None if once else MadeAgain()
     again = gradients(RunAgain(call, torch.device("cpu"), held).first())
     assert len(calls) == 3
     assert all(map(torch.equal, usual, again))
