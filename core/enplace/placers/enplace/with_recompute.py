@@ -66,9 +66,9 @@ def enplace_recompute(problem: Problem, options: PlaceOptions) -> Plan:
     if (exact := _try_all(kept, options)) is not None:
         return exact
     limit_s = CHOOSING_S if options.stop.limit_s is None else options.stop.limit_s
-    first = replace(options, stop=options.stop.until(START_SHARE * limit_s))
-    start = find_start(problem, first)
-    best, sets = BestSchedule(options, start.best), _sets(kept, start.best, first.quiet)
+    start_s = START_SHARE * limit_s
+    start = find_start(problem, replace(options, stop=options.stop.until(start_s)))
+    best, sets = BestSchedule(options, start.best), _sets(kept, start.best, options, start_s)
     is_over = False
     while not is_over:
         until_s = options.seconds + CHOOSING_SHARE * (limit_s - options.seconds)
@@ -102,21 +102,24 @@ def _choose(kept: Kept, best: BestSchedule, sets: Iterator[Set], options: PlaceO
     return is_over
 
 
-def _sets(kept: Kept, start: Schedule, options: PlaceOptions) -> Iterator[Set]:
+def _sets(kept: Kept, start: Schedule, options: PlaceOptions, start_s: float) -> Iterator[Set]:
     """Yield sets of ops to compute again, each with a plan in which that is done."""
-    for base in _bases(kept.problem, start, options) if kept.can.any() else ():
+    for base in _bases(kept.problem, start, options, start_s) if kept.can.any() else ():
         for ops in kept.families():
             yield base, ops
 
 
-def _bases(problem: Problem, start: Schedule, options: PlaceOptions) -> Iterator[Schedule]:
-    """Yield plans to begin from: the best for any memory and for this one, and frugal orders."""
+def _bases(
+    problem: Problem, start: Schedule, options: PlaceOptions, start_s: float
+) -> Iterator[Schedule]:
+    """Yield plans to begin from: the best for this memory and for any, and frugal orders."""
+    yield best_among(in_other_orders(start))
     roomy = replace(problem, cluster=boundless(problem.cluster))
     with suppress(EnplaceError):  # too little time
-        found = simulate(problem, find_start(roomy, options).best.plan)
+        stop = options.stop.until(options.seconds + start_s)
+        found = simulate(problem, find_start(roomy, replace(options.quiet, stop=stop)).best.plan)
         yield best_among(in_other_orders(found))
         yield found
-    yield best_among(in_other_orders(start))
     yield start
 
 
