@@ -30,6 +30,7 @@ from enplace.values.splits import Split, split_profile
 from enplace.writers.clusters import cluster_to_json
 from enplace.writers.constraints import rows_to_json
 from enplace_studio.files.kept_runs import run_from_json, run_to_json
+from enplace_studio.model.edits import choosing
 from enplace_studio.model.notes import notes_from_json, notes_to_json
 from enplace_studio.model.open_project import (
     Constraint,
@@ -147,7 +148,7 @@ def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
     for (name, plan), detail in zip(project.plans, details, strict=True):
         own = problem if plan.splits == project.splits else model
         entries.append(_entry_from(own, name, plan, detail, entries, (compute, links)))
-    at = shell.get("current") if shell else 0  # only the studio says which plan is shown
+    at = shell.get("current")
     current = entries[at] if isinstance(at, int) and 0 <= at < len(entries) else None
     current = None if current is None or current.cluster is not None else current
     graphs: dict[tuple[Split, ...], Problem] = {(): model} if project.splits else {}
@@ -158,6 +159,8 @@ def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
         problem, cluster, grouping, compute, links, tuple(entries), current, graphs, off, locks
     )
     opened = replace(opened, notes=notes_from_json(shell.get("notes")))
+    if entries and not shell:  # the studio, which would say what it shows, has not written it
+        opened = choosing(opened, entries[0])
     return Opened(opened, path, view)
 
 

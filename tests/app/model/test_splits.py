@@ -11,8 +11,9 @@ from PySide6.QtWidgets import QLabel
 from documents import document_of, split_layer
 from enplace.machine import simulate
 from enplace.placers import place
+from enplace.readers import Project
 from enplace.values.problem import Problem, split_problem
-from enplace.values.splits import Split
+from enplace.values.splits import RECOMPUTE, Split
 from enplace.writers import write_project
 from enplace_studio.files import session
 from enplace_studio.model.document import PlanEntry
@@ -20,12 +21,12 @@ from enplace_studio.model.method_facts import why_not_for
 from enplace_studio.model.open_project import start_project
 from enplace_studio.model.plan_facts import why_stale
 from enplace_studio.shell.window import MainWindow
-from enplace_studio.views.inspector.inspector_facts import split_facts
+from enplace_studio.views.inspector.inspector_facts import count_splits, split_facts
 from enplace_studio.views.inspector.inspector_view import InspectorView
 from enplace_studio.views.inspector.splits import SplitTable
 from enplace_studio.views.plans.plans_view import PlansView
 from enplace_studio.widgets.fact_widgets import Line
-from problems import cluster_of
+from problems import cluster_of, plan_of, profile_of
 from threads import finish_work
 
 
@@ -179,3 +180,23 @@ def test_the_gap_of_a_plan_that_keeps_ops_whole_says_so_beside_one_that_splits_t
     notes = {card.entry.name: card.notes for card in view.cards}
     assert any(note.endswith(", ops whole") for note in notes["plan 1"])
     assert not any("whole" in note or note == "optimal" for note in notes["OS-DPOS"])
+
+
+def test_a_project_opens_with_a_plan_that_computes_ops_again(tmp_path):
+    profile = profile_of(
+        {"x": 1, "h": 10, "loss": 10, "gradients/h": 10},
+        [("x", "h", 8), ("h", "loss", 8), ("loss", "gradients/h", 8), ("h", "gradients/h", 8)],
+    )
+    profile = replace(profile, op_types=("Const", "Relu", "Relu", "ReluGrad"))
+    splits = (Split("h", RECOMPUTE, 2, ("gradients/h",), "loss"),)
+    graph = split_problem(Problem(profile, cluster_of(1)), splits)
+    plan = plan_of(graph, dict.fromkeys(graph.profile.op_names, 0))
+    write_project(
+        tmp_path / "p.enplace",
+        Project(profile, cluster_of(1), plans=(("again", replace(plan, splits=splits)),)),
+    )
+    project = session.open_file(tmp_path / "p.enplace").project
+    assert project.problem.profile.op_names[-1] == "h/recomputed"
+    assert len(project.grouping.group) == project.problem.profile.n_ops
+    (fact,) = split_facts(project.model.profile, project.current.schedule)
+    assert (fact.op, fact.how, count_splits([fact])) == ("h", "computed again", "1 recomputed op")

@@ -36,7 +36,7 @@ from enplace.values.schedule import Schedule
 
 METHOD = "enplace-recompute"
 
-CHOOSING_SHARE, START_SHARE = 0.6, 0.15
+CHOOSING_SHARE, START_SHARE = 0.6, 0.3
 """Shares of the time left for choosing ops, and of all time for the plans to begin from."""
 
 CHOOSING_S = 30.0
@@ -91,7 +91,7 @@ def _choose(kept: Kept, best: BestSchedule, sets: Iterator[Set], options: PlaceO
     """Try sets of ops until the time is up, and return whether there are no more."""
     chosen, is_over = None, True
     for base, ops in sets:
-        found = simulate_again(kept, base, ops)
+        found = simulate_again(kept, base, ops) if ops else base
         if found is not None and best.offer(found):
             chosen = base, ops
         if options.stop():
@@ -105,6 +105,7 @@ def _choose(kept: Kept, best: BestSchedule, sets: Iterator[Set], options: PlaceO
 def _sets(kept: Kept, start: Schedule, options: PlaceOptions, start_s: float) -> Iterator[Set]:
     """Yield sets of ops to compute again, each with a plan in which that is done."""
     for base in _bases(kept.problem, start, options, start_s) if kept.can.any() else ():
+        yield base, frozenset()
         for ops in kept.families():
             yield base, ops
 
