@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -135,10 +136,16 @@ def check_schedule(wanted: Microbatches) -> None:
         )
     made = SCHEDULES[wanted.schedule]
     try:
-        getattr(importlib.import_module("torch.distributed.pipelining"), made)
+        found = getattr(importlib.import_module("torch.distributed.pipelining"), made)
     except (ImportError, AttributeError):
         missing = f"torch.distributed.pipelining.{made}"
         raise EnplaceError(lacking(torch.__version__, missing)) from None
+    if "scale_grads" not in signature(found).parameters:
+        raise EnplaceError(
+            f"the pipelines of PyTorch {torch.__version__} do not wait for all tensors that stages "
+            f"send each other, so they hang or compute something else; use a later version: 2.13 "
+            f"was tried"
+        )
 
 
 def _start(folder: Path, n: int, report: Report) -> list[Message]:

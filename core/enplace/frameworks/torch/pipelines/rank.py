@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
-from inspect import signature
 from typing import Any
 from unittest.mock import patch
 
@@ -447,9 +446,9 @@ class Pipeline:
             return output.reshape(()) / number
 
         make = getattr(pipelining, made)
-        own = {"scale_grads": False} if "scale_grads" in signature(make).parameters else {}
+        given = [*stages] if several else stages[0]
         try:
-            return make([*stages] if several else stages[0], number, loss_fn=share, **own)
+            return make(given, number, loss_fn=share, scale_grads=False)
         except ValueError as error:
             raise PipelineRefusedError(
                 f"PyTorch cannot run {kind} so: {first_line(error)}; choose another number of "

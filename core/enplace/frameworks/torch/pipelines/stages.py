@@ -302,8 +302,7 @@ class StageModule(torch.nn.Module):
         if self.keeps:
             self.values.append(torch.stack(kept))
         if self.kept:
-            # Results of micro-batches are put together by rows.
-            return torch.stack([given[0].reshape(())])
+            return given[0].reshape(1)  # results of micro-batches are put together by rows
         return given[0] if len(given) == 1 else given
 
     def _call(
@@ -318,19 +317,13 @@ class StageModule(torch.nn.Module):
             with modes.again():
                 for call in calls:
                     call.again(known, own)
-        given = tuple(_own_memory(known[number]) for number in self._gives)
+        given = tuple(known[number].contiguous() for number in self._gives)
         kept = []
         if self.keeps:
             kept = [known[number].detach().reshape(()).double() for number in self.kept]
             for source, out in self.targets:
                 kept.append((found_for(source, known, own) == out).sum().double())
         return given, kept
-
-
-def _own_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in one piece of memory that is no view, which PyTorch 2.6 cannot detach."""
-    found = tensor.contiguous()
-    return found.clone() if found._is_view() else found
 
 
 PART = "part_"
