@@ -81,7 +81,7 @@ def fit(
 
     Exit status 1 if nothing was found that fits.
     """
-    from enplace.mends.search import find_fit
+    from enplace.mends.search import check_row, find_fit
     from enplace.placers import PlaceOptions, Stop
 
     if row and not output:
@@ -95,6 +95,8 @@ def fit(
     with progress_bar(1) as (begin, report), stopped_by_ctrl_c() as stopped:
         stop = Stop(cancelled=stopped)
         options = PlaceOptions(objective, stop, seed, report, values=values)
+        if row:
+            check_row(row, problem, cluster, options)
         found = find_fit(problem, cluster, usual_method, options, time_limit, begin)
     written = ""
     if output and row:

@@ -305,6 +305,19 @@ def find_fit(
     return Fit(profile.name, cluster.name, options.objective, rows, batch)
 
 
+def check_row(number: int, problem: Problem, cluster: Cluster, options: PlaceOptions) -> None:
+    """Refuse the number of a row that there cannot be, before anything is tried.
+
+    Raises
+    ------
+    EnplaceError
+        If there are fewer changes to try.
+    """
+    most = 1 + sum(1 for ladder in list_ladders(problem, cluster, options) for _ in ladder)
+    if number > most:
+        raise EnplaceError(f"there is no row {number}; there are at most {most} changes to try")
+
+
 def list_rows(
     problem: Problem,
     cluster: Cluster,

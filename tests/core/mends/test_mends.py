@@ -173,6 +173,8 @@ def test_the_command_shows_a_table_and_writes_a_row(tmp_path, enplace):
     assert "accumulate gradients" in done.out
     assert (tmp_path / "plan.json").exists()
     assert "needs --output" in enplace(*given, "--row", 1).err
+    refused = enplace(*given, "--row", 99, "-o", tmp_path / "none.json")
+    assert "there is no row 99; there are at most" in refused.err
     ep.write(tmp_path / "Q.enplace", training_step(weights=300 * KB))
     done = enplace("fit", tmp_path / "Q.enplace", *given[2:], "-o", tmp_path / "ways")
     assert done.status == (YES if "of the changes below fit" in done.out else NO)
