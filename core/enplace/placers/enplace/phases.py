@@ -65,7 +65,8 @@ in it."""
 
 MOVE_S, LEAST_SWEEPS = 1e-6, 150
 """Seconds that a move of a balance may take, and moves for each unit below which a phase is left
-out: a hurried balance is worth nothing."""
+out on a graph of more ops than :data:`FINE`: blocks do little there, and a hurried balance is worth
+nothing."""
 
 REPAIR_SHARE, SLACK = 0.3, 0.02
 """Share of the time for repairing the best balance, if it exceeds memory, and the share by which
@@ -192,7 +193,8 @@ class PhasedSearch:
         goal = best.priced_us * PROMISING
         for end, sweeps in BALANCE_PHASES:
             left_s = partial(self._left_s, end)
-            if left_s() < MOVE_S * LEAST_SWEEPS * level.problem.n_units:
+            n_ops = level.problem.profile.n_ops
+            if n_ops > FINE and left_s() < MOVE_S * LEAST_SWEEPS * level.problem.n_units:
                 continue
             found = self._run_phase(found, [balance_step(sweeps, left_s)] * THREADS, end)
             best_found = min(found, key=by_price)

@@ -59,7 +59,7 @@ takes to repair it."""
 SIMILAR, SPREAD = 0.3, 0.5
 """How often these are drawn near those that the best balance so far is from, and how near."""
 
-ZONE, LONGEST_ZONE = 6.0, 0.2
+ZONE, LONGEST_ZONE = 6.0, 0.1
 """The usual length of a zone, as a multiple of how many units ahead an edge leads in the mean; and
 the most of all units that a zone may have."""
 
