@@ -24,7 +24,7 @@ from enplace_studio.model.document import Document
 from enplace_studio.model.prices import PER, simulate_changed
 from enplace_studio.widgets.drawing import RIGHT, PaintedButton, draw_text
 from enplace_studio.widgets.labels import paragraph, plain_tip
-from enplace_studio.widgets.layouts import vbox
+from enplace_studio.widgets.layouts import clear, vbox
 from enplace_studio.widgets.theme import theme
 
 CARD_PX, PAD, CHIP_PX = 46, 10, 3
@@ -158,10 +158,7 @@ class MoveList(QWidget):
 
     def _fill(self) -> None:
         self._is_held = False
-        while item := self._column.takeAt(0):
-            if (old := item.widget()) is not None:
-                old.hide()
-                old.deleteLater()
+        clear(self._column)
         self.cards = [self._card(move) for move in self.search.moves]
         for card in self.cards:
             self._column.addWidget(card)

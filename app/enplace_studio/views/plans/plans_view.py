@@ -21,7 +21,7 @@ from enplace_studio.views.plans.card import GO_ON_S, PlanCard
 from enplace_studio.views.plans.comparison import Comparison
 from enplace_studio.views.plans.live import LiveCard
 from enplace_studio.views.plans.measured import ResultCard
-from enplace_studio.views.plans.replicas import ReplicasLine
+from enplace_studio.views.plans.replicas import Replicas
 from enplace_studio.widgets.labels import paragraph
 from enplace_studio.widgets.layouts import clear, hbox, vbox
 from enplace_studio.widgets.menu import add_action, new_menu, offer_menu
@@ -38,7 +38,7 @@ def make_view(document: Document, solver: Solver) -> PlansView:
     view.add_on_top(live)
     view.found_by = live.found_by
     solver.changed.connect(lambda: view.show_busy(solver.is_asked))
-    view.add_below(ReplicasLine(document))
+    view.add_below(Replicas(document))
     view.add_below(ResultCard(document))
     return view
 

@@ -230,9 +230,9 @@ def _before(problem: Problem, plan: Plan, op: int, anchor: int) -> Plan:
 def _splits(schedule: Schedule, gpus: Iterable[int]) -> Iterator[Edit]:
     """Split the longest ops of the critical path in two, one part on another GPU."""
     problem, plan = schedule.problem, schedule.plan
-    if problem.splits or plan.objective == THROUGHPUT:
-        return
     profile, path_us = problem.profile, _path_us(schedule)
+    if problem.splits or plan.objective == THROUGHPUT or profile.measured.runs_as_recorded:
+        return  # a script that runs as it is runs its ops whole
     kinds = ((kind, rows) for kind, rows in problem.constraints.items() if kind.key != Before.key)
     kept = {op for kind, rows in kinds for op in kind.numbers(rows, OP).tolist()}
     longest = np.argsort(-path_us, kind="stable")[:MOST_SPLIT]

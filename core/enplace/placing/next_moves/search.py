@@ -290,10 +290,9 @@ def _excess_bytes(problem: Problem, schedule: Schedule) -> int:
 
 
 def _is_alike(one: Edit, other: Edit) -> bool:
-    """Whether two edits move much the same ops."""
-    mine, theirs = (np.union1d(each.ops, each.others) for each in (one, other))
-    shared = len(np.intersect1d(mine, theirs, assume_unique=True))
-    return shared >= SAME * (len(mine) + len(theirs) - shared)
+    """Whether two edits move much the same ops, whatever they are swapped with."""
+    shared = len(np.intersect1d(one.ops, other.ops, assume_unique=True))
+    return shared >= SAME * (len(one.ops) + len(other.ops) - shared)
 
 
 def _runs_within(after: Schedule, edit: Edit, idle: Idle) -> bool:

@@ -1,11 +1,14 @@
-"""The line on data parallelism below the plans."""
+"""The lines on data parallelism and other alternatives below the plans."""
 
 from dataclasses import replace
+
+from PySide6.QtWidgets import QLabel
 
 from documents import document_of
 from enplace.placers.data_parallel import mirrored
 from enplace.text import ms
-from enplace_studio.views.plans.replicas import ReplicasLine
+from enplace_studio.views.plans.replicas import Replicas
+from enplace_studio.widgets.labels import ElidedLabel
 from problems import cluster_of, profile_of
 
 WORK = {"a": 10, "b": 10}
@@ -16,32 +19,39 @@ def on_samples(profile):
     return replace(profile, op_types=("Relu",) * profile.n_ops)
 
 
+def text_of(lines):
+    """What the lines say, with their tooltips."""
+    labels = lines.findChildren(QLabel)
+    names = (each.whole if isinstance(each, ElidedLabel) else each.text() for each in labels)
+    return "\n".join([*names, *(each.toolTip() for each in labels)])
+
+
 def test_data_parallelism_is_predicted_for_the_open_cluster(opener, qtbot):
     document = document_of(on_samples(profile_of(WORK)), cluster_of(2), {"a": 0, "b": 0})
-    line = opener(ReplicasLine, document, 260, 60)
+    lines = opener(Replicas, document, 260, 60)
     document.place([0], 1)
     step = ms(mirrored(document.problem).step_time_us)
-    qtbot.waitUntil(lambda: f"2 replicas: {step} per step" in line.text())
+    qtbot.waitUntil(lambda: f"2 replicas\n{step}" in text_of(lines))
     document.place([0], 0)
     document.set_cluster(cluster_of(1))
-    qtbot.waitUntil(line.isHidden)
+    qtbot.waitUntil(lines.isHidden)
 
 
 def test_replicas_that_do_not_fit_have_no_time(opener, qtbot):
     profile = profile_of(WORK, [("a", "b", 900)], temporary={"a": 80, "b": 80})
     document = document_of(on_samples(profile), cluster_of(2, capacity_bytes=60), {"a": 0, "b": 1})
-    line = opener(ReplicasLine, document, 260, 60)
+    lines = opener(Replicas, document, 260, 60)
     document.place([0], 1)
-    qtbot.waitUntil(lambda: "does not fit" in line.text())
+    qtbot.waitUntil(lambda: "does not fit" in text_of(lines))
 
 
 def test_shares_on_unlike_cards_and_a_missing_prediction_are_said(opener, qtbot):
     cluster = cluster_of(2, speeds=(3.0, 1.0))
     document = document_of(on_samples(profile_of(WORK)), cluster, {"a": 0, "b": 0})
-    line = opener(ReplicasLine, document, 260, 60)
+    lines = opener(Replicas, document, 260, 60)
     document.place([0], 1)
-    qtbot.waitUntil(lambda: "Best shares of the batch: " in line.text())
+    qtbot.waitUntil(lambda: "Best shares of the batch: " in text_of(lines))
     unknown = document_of(profile_of(WORK), cluster, {"a": 0, "b": 0})
-    line = opener(ReplicasLine, unknown, 260, 60)
+    lines = opener(Replicas, unknown, 260, 60)
     unknown.place([0], 1)
-    qtbot.waitUntil(lambda: "is not predicted: no op is known to work on samples" in line.text())
+    qtbot.waitUntil(lambda: "no op is known to work on samples" in text_of(lines))
