@@ -37,7 +37,7 @@ Priority: optional
 Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)
 Depends: libc6 (>= $glibc), $needed
 Recommends: $(grep '^fonts-' packaging/debian-run.txt)
-Description: device placement studio and library for TensorFlow
+Description: device placement studio and library for PyTorch and TensorFlow
  Enplace decides where every op of a model runs, and in what order, on several
  GPUs. It has a command, enplace, and a window, the studio.
  .

@@ -21,7 +21,6 @@ from enplace.text import (
     table,
 )
 from enplace.values.device_names import device_label
-from enplace.values.splits import recomputed_ops
 
 if TYPE_CHECKING:
     from enplace.machine.pipelines.pipeline import PipelineSchedule
@@ -307,6 +306,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     """
     from enplace.machine.pipelines.pipeline import fill_pipeline
     from enplace.placing.prices import about_price, total_price_us
+    from enplace.values.splits import recomputed_ops
 
     schedule, plan = result.schedule, result.plan
     problem = schedule.problem

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
@@ -47,6 +46,8 @@ def relabel_like(schedule: Schedule, other: Plan) -> Schedule:
 
 def _renaming(problem: Problem, schedule: Schedule, other: Plan) -> IntArray:
     """Find for each device the one that takes its name; shape (n_devices,)."""
+    from scipy.optimize import linear_sum_assignment  # takes a while to import
+
     n = problem.cluster.n_devices
     shared = np.zeros((n, n))
     time_us = schedule.op_finish_us - schedule.op_start_us
