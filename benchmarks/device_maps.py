@@ -24,15 +24,17 @@ from enplace.frameworks.jobs import measure_profile
 from enplace.frameworks.own_cluster import NVLINK, PCIE, describe
 from enplace.frameworks.roofline import GPUS
 from enplace.frameworks.source import source_of
+from enplace.frameworks.torch.alternatives import fill_by_scope
 from enplace.frameworks.torch.device_map import PARAMETERS, why_no_map
 from enplace.frameworks.torch.names import scope_of_module
 from enplace.inputs import make_problem
 from enplace.machine import simulate
 from enplace.machine.pipelines.loads import max_load_us
-from enplace.names.passes import split_pass
+from enplace.names.layers import NONE as UNKNOWN
 from enplace.placers import DEFAULT_METHODS, STEP_TIME, THROUGHPUT, PlaceOptions, Stop, place
 from enplace.placers.max_load.memory.in_flight import find_pace_us
 from enplace.placing.prices import total_price_us
+from enplace.placing.rebalance import TIE
 from enplace.placing.settle import by_placed_rank, settle
 from enplace.text import listed, size
 from enplace.values.cluster import Cluster
@@ -72,8 +74,8 @@ UNEVEN = {"one-large-part": "1.5 + 3 GiB", "three-parts": "2 × 2 GiB"}
 """Two situations that were reported to accelerate, as 3041 and 1888."""
 
 LIMIT_S, QUICK_S = 5.0, 1.0
-EQUAL = 1.0005
-"""A ratio below is a tie: the order of ops on a device is another."""
+EQUAL = 1 + TIE
+"""A ratio below is a tie: a plan may take as much longer than another to leave more memory free."""
 
 Us = tuple[float, float]
 """Step time and time per sample; nan where no step fits, inf where no pipeline does."""
@@ -210,7 +212,7 @@ def simulate_map(problem: Problem, on: Mapping[str, Any]) -> tuple[Us, str]:
     """Return the times of a map of modules to numbers of cards, or why it is none."""
     if offloaded := sorted({str(device) for device in on.values() if isinstance(device, str)}):
         return NONE, f"leaves a part to the {listed(offloaded)}"
-    device = settle(problem, _placed(problem, on))
+    device = _placed(problem, on)
     schedule = simulate(problem, Plan(device, by_placed_rank(problem, device), "accelerate"))
     if not schedule.fits:
         over = max(schedule.peak_bytes - problem.cluster.capacity_bytes)
@@ -222,23 +224,16 @@ def simulate_map(problem: Problem, on: Mapping[str, Any]) -> tuple[Us, str]:
 
 
 def _placed(problem: Problem, on: Mapping[str, Any]) -> IntArray:
-    """Return the device of each op: its module's, or else that of an op before or after it."""
-    profile, host = problem.profile, problem.cluster.cpus[0]
+    """Return the device of each op: its module's, or else that of ops around it."""
     of_scope = {scope_of_module(path): int(device) for path, device in on.items()}
-    device = np.full(profile.n_ops, -1)
-    for op, scope in enumerate(profile.scopes):
-        parts = split_pass(scope)[1].split("/")
-        prefixes = ["/".join(parts[:end]) for end in range(len(parts), -1, -1)]
-        device[op] = next((of_scope[each] for each in prefixes if each in of_scope), -1)
-    device[~np.isfinite(profile.time_us[:, 0])] = host
-    edges = profile.edges[:, [0, 2]]
-    rank = np.empty(profile.n_ops, dtype=np.int64)
-    rank[profile.topological_order] = np.arange(profile.n_ops)
-    for ends, order in ((edges, rank), (edges[:, ::-1], -rank)):
-        for known, loose in ends[np.argsort(order[ends[:, 0]], kind="stable")]:
-            if device[loose] < 0 <= device[known] != host:
-                device[loose] = device[known]
-    return np.maximum(device, 0)
+
+    def device_of(scope: str) -> int:
+        parts = scope.split("/")
+        prefixes = ("/".join(parts[:end]) for end in range(len(parts), -1, -1))
+        return next((of_scope[each] for each in prefixes if each in of_scope), UNKNOWN)
+
+    unknown = np.full(problem.profile.n_ops, UNKNOWN)
+    return settle(problem, fill_by_scope(problem.profile, unknown, device_of))
 
 
 def device_map(name: str, cluster: Cluster) -> Mapping[str, Any]:

@@ -43,6 +43,9 @@ BRANCHY = 0.4
 CONVOLVED = 0.5
 """A model without named layers belongs to *layers* if convolutions take at least this share."""
 
+MOST_CUT = 100
+"""Most layers of a model whose blocks are counted in several ways, and cut in two everywhere."""
+
 HALVINGS = 60
 """Bisection steps for the length of the longest block; more would not change a double."""
 
@@ -151,12 +154,26 @@ def stack_layers(
 
 
 def stacks(problem: Problem) -> Iterator[IntArray]:
-    """Yield placements of layers in contiguous blocks on two GPUs, on three, and so on to all."""
+    """Yield placements of layers in contiguous blocks on two GPUs, on three, and so on to all.
+
+    Blocks take equal time, or are even in what people count instead: in weights, as accelerate's
+    balanced map, and in layers. On two GPUs, a few layers are cut wherever they can be.
+    """
     gpus = np.array(problem.cluster.gpus)
     layer_names = [find_layer_name(parts) for parts in parts_of(problem.profile)]
     layer, layer_us = _layers(problem, layer_names, _work_us(problem))
-    for n_blocks in range(2, len(gpus) + 1):
-        yield settle(problem, gpus[even_blocks(layer_us, n_blocks)[layer]])
+    held = np.bincount(layer, problem.profile.persistent_bytes)
+    n_layers = len(layer_us)
+    is_short = n_layers <= MOST_CUT
+    block_of = [
+        even_blocks(counted, n_blocks)
+        for counted in (layer_us, held, np.ones(n_layers))[: 3 if is_short else 1]
+        for n_blocks in range(2, len(gpus) + 1)
+    ]
+    if len(gpus) == 2 and is_short:
+        block_of += [(np.arange(n_layers) >= cut).astype(np.int64) for cut in range(1, n_layers)]
+    for block in {each.tobytes(): each for each in block_of}.values():
+        yield settle(problem, gpus[block[layer]])
 
 
 def _layers(

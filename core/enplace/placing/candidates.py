@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from enplace.errors import CancelledError, PlanError
 from enplace.machine import simulate
 from enplace.placing.incumbents import BestSchedule, best_among
@@ -52,6 +54,14 @@ def unordered(problem: Problem, device: IntArray, method: str) -> list[Plan]:
     This is how a framework runs a placement without a schedule.
     """
     return [Plan(device, natural_position(problem), method, policy="fifo", links="fifo")]
+
+
+def all_on_one(problem: Problem) -> Iterator[IntArray]:
+    """Yield placements of everything on one GPU, for each kind of GPU; shape (n_ops,) each."""
+    cluster = problem.cluster
+    kinds = {(cluster.speed[g], cluster.capacity_bytes[g]): g for g in reversed(cluster.gpus)}
+    for gpu in kinds.values():
+        yield settle(problem, np.full(problem.profile.n_ops, gpu))
 
 
 def given_start(problem: Problem, options: PlaceOptions, method: str) -> BestSchedule:

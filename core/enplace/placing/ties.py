@@ -7,10 +7,10 @@ plans, the one is taken
 2. then with the fewest transfers,
 3. then on the first of devices that are alike, in the order of the ops.
 
-Where nobody has measured a link, a step may take longer by the price of a transfer
-(:mod:`enplace.placing.prices`) for each one that the plan saves. Finally, if a plan on fewer
-devices, with far fewer transfers, is no slower once all of them are charged at that price, it is
-taken however much longer it takes by prediction.
+Where nobody has measured a link, a step may take longer than that by the price of a transfer
+(:mod:`enplace.placing.prices`) for each one that the plan saves, and by no more. Finally, if a plan
+on fewer devices, with far fewer transfers, is no slower once all of them are charged at that price,
+it is taken however much longer it takes by prediction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import planned_rule, simulate_pipeline
 from enplace.machine.subgraphs import count_returns
-from enplace.placing.candidates import unordered
+from enplace.placing.candidates import all_on_one, unordered
 from enplace.placing.incumbents import BETTER
 from enplace.placing.prices import (
     FAR_FEWER,
@@ -42,7 +42,7 @@ from enplace.placing.prices import (
     total_price_us,
 )
 from enplace.placing.rebalance import TIE, Around, exchanged, in_order, with_fewer_transfers
-from enplace.placing.settle import by_placed_rank, settle
+from enplace.placing.settle import by_placed_rank
 from enplace.placing.small import find_roomiest, is_small
 from enplace.placing.stop import Stop
 from enplace.text import as_clause, count, ms, percent
@@ -145,11 +145,8 @@ def settle_ties(
 
 def on_each_alone(problem: Problem) -> Iterator[Schedule]:
     """Yield a step with everything on one GPU, for each kind of GPU that allows it."""
-    cluster = problem.cluster
-    kinds = {(cluster.speed[g], cluster.capacity_bytes[g]): g for g in reversed(cluster.gpus)}
-    for gpu in kinds.values():
+    for device in all_on_one(problem):
         with suppress(EnplaceError):  # a constraint asks for more devices
-            device = settle(problem, np.full(problem.profile.n_ops, gpu))
             yield from (simulate(problem, plan) for plan in unordered(problem, device, ""))
 
 
@@ -317,10 +314,13 @@ class _Choice:
 
     def _is_as_good(self, found: _Rated) -> bool:
         saved = self._first.n_transfers - found.n_transfers
-        most = MOST if self.has_price and saved >= FEW else 0.0
+        most_us, slack_us = self._value_us * (1 + TIE), self._slack_us
+        if self.has_price and saved >= FEW and found.value_us > most_us:
+            # It is no tie by prediction, so what it saves must pay for what it takes longer.
+            most_us, slack_us = most_us + self._value_us * MOST, 0.0
         return (
-            found.value_us <= self._value_us * (1 + TIE + most)
-            and found.charged_us <= self._charged_us + self._slack_us
+            found.value_us <= most_us
+            and found.charged_us <= self._charged_us + slack_us
             and found.fullest <= max(100, self._first.fullest)
             and found.schedule.fits
             and all(map(le, found.returns, self._first.returns))

@@ -165,15 +165,17 @@ def test_the_subgraphs_of_a_query_are_not_lost_to_a_slower_plan():
     assert found.gap == pytest.approx(0, abs=1e-5)
 
 
-def on_two(kind: str, n: int = 40) -> tuple[Problem, Schedule]:
+def on_two(
+    kind: str, n: int = 40, us: float = 100.0, small_us: float = 3.0
+) -> tuple[Problem, Schedule]:
     """Return a chain whose ops each feed a small one, and the plan with those on a second device.
 
-    It is 3 % faster than one device, and each small op costs a transfer.
+    It is 3 % faster than one device unless other times are given, and each small op costs a transfer.
     """
     chain, small = ([f"{name}_{i}" for i in range(n)] for name in ("chain", "small"))
     edges = [(a, b, 8) for a, b in pairwise(chain)]
     edges += [(a, b, 8) for a, b in zip(chain, small, strict=True)]
-    times = {**dict.fromkeys(chain, 100.0), **dict.fromkeys(small, 3.0)}
+    times = {**dict.fromkeys(chain, us), **dict.fromkeys(small, small_us)}
     profile = profile_of(times, edges, cpu=times)
     devices = tuple(Device(f"{kind.upper()}:{i}", kind, 1 << 30) for i in range(2))
     both = tuple(Link(a, 1 - a, 5.0, 0.0, (a,)) for a in (0, 1))
@@ -211,6 +213,16 @@ def test_measured_links_are_known_only_of_their_own_machine():
 def test_a_guess_does_not_decide_for_a_few_transfers():
     problem, fast = on_two("gpu", FEW - 1)
     found = settle_ties(fast, [placed(problem, [0] * 2 * (FEW - 1)).plan], Stop())
+    assert found.makespan_us <= fast.makespan_us * (1 + TIE)
+
+
+def test_a_step_takes_no_longer_than_the_transfers_that_it_saves_are_worth():
+    """One device saves 11 transfers, worth 0.11 ms, and takes 0.24 ms longer: no tie of 55 ms."""
+    problem, fast = on_two("gpu", 11, us=5000.0, small_us=24.5)
+    lean = placed(problem, [0] * 22)
+    saved_us = PRICE_US * len(fast.transfer_tensor)
+    assert fast.makespan_us * (1 + TIE) + saved_us < lean.makespan_us
+    found = settle_ties(fast, [lean.plan], Stop())
     assert found.makespan_us <= fast.makespan_us * (1 + TIE)
 
 

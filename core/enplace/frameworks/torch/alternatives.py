@@ -112,13 +112,25 @@ def _stages(
         stage[ops] = at
     ends = {profile.scopes[op]: 0 for op in chain.before.tolist()}
     ends |= {profile.scopes[op]: len(counts) - 1 for op in chain.after.tolist()}
-    stage = _fill(profile, stage, lambda scope: ends.get(scope, NONE))
+    stage = fill_by_scope(profile, stage, lambda scope: ends.get(scope, NONE))
     about = f"Layers on each card: {', '.join(map(str, counts))}."
     return split_as_alternative(problem, name, np.array(cards)[stage], objective, rule, about)
 
 
-def _fill(profile: Profile, label: IntArray, of_scope: Callable[[str], int]) -> IntArray:
-    """Label ops without a label by the scope of their module, and others as those around them."""
+def fill_by_scope(profile: Profile, label: IntArray, of_scope: Callable[[str], int]) -> IntArray:
+    """Label ops without a label by the scope of their module, and others as those around them.
+
+    Parameters
+    ----------
+    label : int array, shape (n_ops,)
+        :data:`~enplace.names.layers.NONE` where there is none; it is filled in place.
+    of_scope : callable
+        Returns the label of a scope, or :data:`~enplace.names.layers.NONE`.
+
+    Returns
+    -------
+    int array, shape (n_ops,)
+    """
     for op in np.flatnonzero(label == NONE).tolist():
         label[op] = of_scope(split_pass(profile.scopes[op])[1])
     return spread(profile, label)
@@ -130,7 +142,9 @@ def _balanced(problem: Problem, objective: str, rule: LoadRule) -> Alternative:
     card = balanced_map(profile, problem.cluster.capacity_bytes[gpus].tolist())
     off = [block for block, at in card.items() if at == len(gpus)]
     label = np.full(profile.n_ops, NONE)
-    label = _fill(profile, label, lambda scope: card.get(block_of(scope), NONE) if scope else NONE)
+    label = fill_by_scope(
+        profile, label, lambda scope: card.get(block_of(scope), NONE) if scope else NONE
+    )
     preferred = np.array([*gpus, gpus[-1]])[label]
     found = split_as_alternative(problem, BALANCED, preferred, objective, rule)
     if not off:

@@ -246,8 +246,8 @@ def _has_time_left(method: str, problem: Problem, options: PlaceOptions) -> bool
 def _on_fewer_gpus(problem: Problem, best: BestSchedule, options: PlaceOptions) -> Iterator[Plan]:
     """Yield plans that leave some GPUs idle: where links are shared or of two kinds, it pays.
 
-    These are the best plan of layers in contiguous blocks, and the plans of the quickest methods on
-    a quarter, half and three quarters of the GPUs.
+    These are the best plan of layers in contiguous blocks, which people pick by hand, and the plans
+    of the quickest methods on a quarter, half and three quarters of the GPUs.
     """
     gpus = problem.cluster.gpus
     if len(gpus) < 2 or best.is_enough:
@@ -255,7 +255,8 @@ def _on_fewer_gpus(problem: Problem, best: BestSchedule, options: PlaceOptions) 
     if options.stop.left_s(STARTS_SHARE) >= STACK_OP_S * problem.profile.n_ops:
         stacked = (
             Plan(device, by_placed_rank(problem, device), "enplace", links="priority")
-            for device in stacks(problem)
+            for number, device in enumerate(stacks(problem))
+            if number == 0 or options.stop.left_s(FEWER_SHARE) >= 0
         )
         yield best_of(problem, stacked, options.quiet).plan
     for quarters in (1, 2, 3):

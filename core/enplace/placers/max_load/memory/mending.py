@@ -21,7 +21,7 @@ from enplace.machine.pipelines.memory import (
 from enplace.machine.pipelines.pipeline import samples_that_fill, simulate_pipeline
 from enplace.placers.max_load.memory.passing import find_passing
 from enplace.placers.max_load.table.dp import Partition, build_task, chains
-from enplace.placing.candidates import unordered
+from enplace.placing.candidates import all_on_one, unordered
 from enplace.placing.settle import settle
 from enplace.text import size
 from enplace.values.cluster import MAX_DEVICES, Cluster
@@ -40,7 +40,10 @@ HALVINGS = 40
 
 
 def list_cuts(problem: Problem, rule: LoadRule) -> Iterator[Partition]:
-    """Yield cuts whose fullest stage holds as little as it can, with all samples and with one."""
+    """Yield cuts whose fullest stage holds as little as it can, with all samples and with one.
+
+    In the end, one GPU has everything: it receives nothing, of however many samples.
+    """
     if not _is_known(problem, rule):
         return
     row, gpus = _Row(problem, rule), problem.cluster.gpus
@@ -48,6 +51,9 @@ def list_cuts(problem: Problem, rule: LoadRule) -> Iterator[Partition]:
         stage_of, _ = row.cut(len(gpus), recompute=again or alone)
         device = row.place(problem, stage_of)
         yield Partition(device, np.inf, 0.0, recompute=tuple(gpus) if again else ())
+    for device in all_on_one(problem):
+        for recompute in ((), tuple(gpus))[: 2 if rule.recompute else 1]:
+            yield Partition(device, np.inf, 0.0, recompute=recompute)
 
 
 def _is_known(problem: Problem, rule: LoadRule) -> bool:

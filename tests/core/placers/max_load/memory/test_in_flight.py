@@ -478,6 +478,18 @@ def least_that_fits_simulated(problem, rule):
     kind="gpipe",
     recompute=False,
 )
+@example(  # only one GPU with everything fits: it receives nothing
+    layers=[
+        (7, 6, 10, (1,), {0, 1, 2}),
+        (6, 5, 10, (1, 2), {0, 1, 2}),
+        (5, 2, 10, (2,), set()),
+        (5, 8, 1, (1, 2), {0, 1, 2}),
+    ],
+    capacity=48,
+    gpus=3,
+    kind="gpipe",
+    recompute=True,
+)
 def test_a_tensor_counts_where_backward_ops_read_it(layers, capacity, gpus, kind, recompute):
     problem = graph_of(layers, capacity, gpus)
     rule = LoadRule(pipeline=kind, recompute=recompute, microbatches=4)
