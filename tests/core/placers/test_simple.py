@@ -12,7 +12,7 @@ from tests.core.placers.problems import gpus, line
 from enplace.machine import simulate
 from enplace.names.layers import find_layer_name, named_layers, parts_of, scope_parts
 from enplace.placers import PlaceOptions, Stop, place
-from enplace.placers.expert import even_blocks
+from enplace.placers.expert import even_blocks, stacks
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
 
@@ -155,6 +155,13 @@ def test_the_longest_block_is_as_short_as_possible():
     assert even_blocks(layer_us, 3).tolist() == [0, 0, 1, 1, 2, 2]
     assert even_blocks(layer_us, 9).tolist() == [0, 1, 2, 3, 4, 5]
     assert even_blocks(np.zeros(3), 2).tolist() == [0, 0, 1]
+
+
+def test_on_two_gpus_layers_are_cut_wherever_they_can_be():
+    names = [f"layer_{i}/op" for i in range(6)]
+    profile = profile_of(dict.fromkeys(names, 9), [(a, b, 1) for a, b in itertools.pairwise(names)])
+    found = [device.tolist() for device in stacks(Problem(profile, cluster_of(2)))]
+    assert sorted(found) == [[0] * cut + [1] * (6 - cut) for cut in range(5, 0, -1)]
 
 
 @given(

@@ -170,7 +170,7 @@ def on_two(
 ) -> tuple[Problem, Schedule]:
     """Return a chain whose ops each feed a small one, and the plan with those on a second device.
 
-    It is 3 % faster than one device unless other times are given, and each small op costs a transfer.
+    Unless other times are given, it is 3 % faster than one device. Each small op costs a transfer.
     """
     chain, small = ([f"{name}_{i}" for i in range(n)] for name in ("chain", "small"))
     edges = [(a, b, 8) for a, b in pairwise(chain)]
