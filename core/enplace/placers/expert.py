@@ -162,7 +162,7 @@ def stacks(problem: Problem) -> Iterator[IntArray]:
     gpus = np.array(problem.cluster.gpus)
     layer_names = [find_layer_name(parts) for parts in parts_of(problem.profile)]
     layer, layer_us = _layers(problem, layer_names, _work_us(problem))
-    held = np.bincount(layer, problem.profile.persistent_bytes)
+    held = np.bincount(layer, problem.profile.persistent_bytes).astype(np.float64)
     n_layers = len(layer_us)
     is_short = n_layers <= MOST_CUT
     block_of = [
