@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
 from typing import BinaryIO
 
@@ -64,12 +65,12 @@ def waited_s() -> dict[str, float]:
     Only Linux tells; elsewhere there is none.
     """
     found = {}
-    try:
-        for thread in os.listdir("/proc/self/task"):
-            with open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as file:
-                found[thread] = int(file.read().split()[1]) * 1e-9
-    except (OSError, ValueError, IndexError):
-        return {}  # a thread ended meanwhile, or this kernel does not count
+    for path in glob.glob("/proc/self/task/*/schedstat"):
+        try:
+            with open(path, encoding="ascii") as file:
+                found[path.split("/")[4]] = int(file.read().split()[1]) * 1e-9
+        except (OSError, ValueError, IndexError):
+            continue  # the thread ended meanwhile, or this kernel does not count
     return found
 
 

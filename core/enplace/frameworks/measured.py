@@ -381,12 +381,15 @@ class MeasuredRun(Frozen):
         return " ".join(filter(None, remarks))
 
     def to_json(self) -> dict[str, Any]:
-        """The figures of the run, without those of single ops."""
+        """The figures of the run, without those of single ops; on labels, no time was measured."""
+        figures = {name: _finite(getattr(self, name)) for name in _FIGURES}
+        if self.on_labels:
+            figures["stock_step_time_us"] = None
         return {
             "steps": len(self.step_times_us),
-            "step_time_us": self.step_time_us,
-            **{name: _finite(getattr(self, name)) for name in _FIGURES},
-            "step_quartiles_us": quartiles_us(self.step_times_us),
+            "step_time_us": None if self.on_labels else self.step_time_us,
+            **figures,
+            "step_quartiles_us": None if self.on_labels else quartiles_us(self.step_times_us),
             "one_device_step_time_us": _finite(self.one_device_us),
             "data_parallel_step_time_us": _finite(self.replicas_us),
             "verdict": self.verdict,

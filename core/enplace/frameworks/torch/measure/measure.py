@@ -102,7 +102,7 @@ def _notes(step: Step, timing: Timing, scale: float) -> tuple[str, ...]:
         notes.append(
             "Ops took more than twice as long while they were recorded as the plain step, so other "
             "programs used this machine meanwhile: their times are scaled to the plain step, but "
-            "not reliable. Profile again when it is idle."
+            "not reliable. Profile again when it is idle, or with more steps."
         )
     elif longer > 1:
         notes.append(

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import wraps
 from typing import Any, NoReturn
+from unittest.mock import patch
+from weakref import WeakSet
 
 import torch
 from torch.optim import optimizer as hooks
 
 from enplace.frameworks.torch.record.recording import EnoughError
+
+PATIENCE = 10
+"""Rounds within which an optimiser that was made is awaited: the critic of a GAN may make several
+steps for one of its generator, and some scripts make optimisers that they never use."""
 
 
 class Rounds:
@@ -22,8 +29,18 @@ class Rounds:
 
     def __init__(self) -> None:
         self.optimizers: list[torch.optim.Optimizer] = []
-        self._depth = 0
+        self._made: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._depth = self._ended = 0
         self._is_done = False
+
+    @property
+    def awaits_another(self) -> bool:
+        """Whether an optimiser was made that may yet make its first step."""
+        late = (each for each in self._made if not _wraps_another(each) and not self._knows(each))
+        return self._ended < PATIENCE and any(late)
+
+    def _knows(self, optimizer: torch.optim.Optimizer) -> bool:
+        return any(each is optimizer for each in self.optimizers)
 
     def hook_optimizers(self, stack: ExitStack) -> None:
         """Follow the optimisers until a stack is closed."""
@@ -32,6 +49,14 @@ class Rounds:
             hooks.register_optimizer_step_post_hook(self._end),
         ):
             stack.callback(hook.remove)
+        usual = torch.optim.Optimizer.__init__
+
+        @wraps(usual)
+        def make(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            usual(optimizer, *args, **kwargs)
+            self._made.add(optimizer)
+
+        stack.enter_context(patch.object(torch.optim.Optimizer, "__init__", make))
 
     def stop(self) -> NoReturn:
         """End the script: nothing more is to be seen."""
@@ -70,10 +95,12 @@ class Rounds:
         self.leave_optimizer()
         if self._is_done:
             self.stop()  # the script's own ``except:`` caught it
-        if not any(each is optimizer for each in self.optimizers):
+        if not self._knows(optimizer):
             self.optimizers.append(optimizer)
+            self._ended = 0
             self.begin_anew()
         elif self.optimizers[-1] is optimizer:
+            self._ended += 1
             self.end_round()
 
 

@@ -270,6 +270,8 @@ class Watch(Rounds):
             self._wanted.report(f"Measuring step {self._plain:,} of {most:,}", self._plain / most)
 
     def _is_finished(self) -> bool:
+        if self.awaits_another:
+            return False
         if not self._wanted.steps:
             return True  # only the graph is wanted
         return self._recording.is_finished(self._plain, self._again, self._wanted.plain)

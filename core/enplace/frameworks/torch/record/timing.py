@@ -4,9 +4,9 @@ On a CPU a call's time is the shortest on the wall of several recordings, and a 
 several steps, because other programs only make them longer. A script with few steps gives few of
 both, so a call's wait is left out if it is as long as the turn of another program: a thread that
 shares its work with others computes its own part meanwhile. A step may also wait for its data, so
-of its waits those are left out in which a thread of it was ready but had no core. Threads that
-wait for each other sleep soon: on a busy machine, they would compute nothing for a turn each. On a
-GPU, kernels run long after the call that launched them, so PyTorch's profiler
+of its time that is left out in which the thread that waited longest was ready but had no core.
+Threads that wait for each other sleep soon: on a busy machine, they would compute nothing for a
+turn each. On a GPU, kernels run long after the call that launched them, so PyTorch's profiler
 traces them; plain steps are timed by events on the GPU itself, without ever waiting for it.
 """
 
@@ -115,7 +115,8 @@ class CpuClock(Clock):
         computed = self._computed() - self._began_computing
         before = self._waited_before
         waits = (each - before.get(thread, 0.0) for thread, each in self._waited().items())
-        self._times_us.append((max(took - sum(waits), computed) * 1e6, shapes))
+        waited = max(waits, default=0.0)  # those of several threads may be at the same time
+        self._times_us.append((max(took - waited, computed) * 1e6, shapes))
         self.begin_plain()
 
     def timing(self, warm_ups: int, shapes: Shapes = ()) -> Timing:

@@ -219,6 +219,16 @@ def test_a_round_of_two_optimisers_is_one_step(tmp_path):
     assert recomputed
 
 
+def test_an_optimiser_that_steps_less_often_than_another_is_in_the_step(tmp_path):
+    critic = "of_d.step()\n"
+    more = GAN.replace(critic, critic + "    of_d.step()\n" * 2)
+    unused = more.replace("bce = ", "unused = torch.optim.Adam(G.parameters())\nbce = ")
+    for text in (more, unused):
+        step = record_on_fake_tensors(script(tmp_path, text), ignore).step
+        assert {op.optimizer for op in step.ops if op.step_call} == {"Adam", "SGD"}
+        assert sum(op.optimizer == "SGD" for op in step.ops if op.step_call) >= 3
+
+
 def test_loaders_with_workers_compilation_and_autocast_are_recorded(tmp_path):
     source = script(tmp_path, LOADER)
     real, fake = record(source), record_on_fake_tensors(source, ignore).step
