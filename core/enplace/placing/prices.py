@@ -29,7 +29,7 @@ On two logical CPUs, steps with 422 to 894 transfers took 7 to 26 µs longer tha
 in the median 10 µs. On two logical GPUs of an H200, steps with 74 to 354 transfers took 9 to 42 µs
 longer for each than the step on one of them, besides what their kernels took longer."""
 
-MOST, FEW = 0.03, 10
+MOST, FEW = 0.01, 10
 """The largest share by which a step may take longer to save transfers, and how many it must save:
 a guess decides for many transfers, not for a few."""
 

@@ -67,7 +67,8 @@ def enplace_recompute(problem: Problem, options: PlaceOptions) -> Plan:
         return exact
     limit_s = CHOOSING_S if options.stop.limit_s is None else options.stop.limit_s
     start_s = START_SHARE * limit_s
-    start = find_start(problem, replace(options, stop=options.stop.until(start_s)))
+    named = of_model(options, METHOD, ())
+    start = find_start(problem, replace(named, stop=options.stop.until(start_s)))
     best, sets = BestSchedule(options, start.best), _sets(kept, start.best, options, start_s)
     is_over = False
     while not is_over:
@@ -76,7 +77,7 @@ def enplace_recompute(problem: Problem, options: PlaceOptions) -> Plan:
         is_over = _choose(kept, best, sets, choosing) or options.stop()
         splits = best.found.plan.splits
         if not splits:
-            best.offer(simulate(problem, improve(problem, start, of_model(options, METHOD, ()))))
+            best.offer(simulate(problem, improve(problem, start, named)))
             continue
         # The search treats the graph with copies like any other.
         graph = replace(split_problem(problem, splits), splits=())
@@ -166,4 +167,6 @@ def _try_all(kept: Kept, options: PlaceOptions) -> Plan | None:
         nothing_fits &= exact.nothing_fits
         if exact.plan is not None:
             best.offer(simulate(problem, replace(exact.plan, splits=splits)))
-    return replace(best.found.plan, nothing_fits=nothing_fits) if best.kept else None
+    if not best.kept:
+        return None
+    return replace(best.found.plan, method=METHOD, nothing_fits=nothing_fits)

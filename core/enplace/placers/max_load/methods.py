@@ -183,8 +183,11 @@ def _search_plan(
     """Make a plan from a partition, which gets a share of the time, and from other searches."""
     stop = options.stop.limited(PROGRAM_S).within(share)
     plan = _partition_plan(problem, method, replace(options, stop=stop))
-    if options.load_rule.pipeline != "zbv" or NO_V in plan.note:
+    no_v = NO_V if NO_V in plan.note else ""
+    if options.load_rule.pipeline != "zbv" or no_v:
         plan = improve(problem, plan, options, goal)
+        if no_v not in plan.note:
+            plan = plan.with_notes(plan.note, no_v, separator="; ")
     return _with_mend(problem, plan, options)
 
 
