@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from enplace.frameworks.framework import load_function
-from enplace.frameworks.microbatches import Microbatches
+from enplace.frameworks.microbatches import Microbatches, on_microbatch
 from enplace.frameworks.registry import framework_of
 from enplace.placers.alternatives import (
     Alternative,
@@ -18,7 +18,6 @@ from enplace.placers.alternatives import (
 )
 from enplace.placers.data_parallel import NO_ROOM, Replicas, all_mirrored, why_not_mirrored
 from enplace.processes.worker import never
-from enplace.values.batch import with_batch
 from enplace.values.load_rule import PIPELINES, USUAL, LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
@@ -76,9 +75,9 @@ def alternatives_of_run(
         return objective, []
     rule = USUAL
     if wanted is not None:
-        whole = problem.measured_profile  # says which parameters are whose
-        part = replace(with_batch(whole, 1 / wanted.number), measured=whole.measured)
-        problem = Problem(part, problem.cluster)
+        whole = problem.measured_profile.measured  # says which parameters are whose
+        part = on_microbatch(problem, wanted.number).profile
+        problem = Problem(replace(part, measured=whole), problem.cluster)
         kind = wanted.schedule if wanted.schedule in PIPELINES else USUAL.pipeline
         rule = LoadRule(pipeline=kind, microbatches=wanted.number)
     rivals = all_mirrored(problem) if wanted is None else []

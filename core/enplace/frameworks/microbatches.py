@@ -13,6 +13,7 @@ import numpy as np
 
 from enplace.errors import PipelineError
 from enplace.frameworks.wishes import MICROBATCHES, ORDER, OWN_STATISTICS, PIPELINE
+from enplace.machine.op_passes import optimiser_ops
 from enplace.machine.pipelines.pipeline import (
     KINDS,
     PipelineSchedule,
@@ -22,7 +23,7 @@ from enplace.machine.pipelines.pipeline import (
 from enplace.machine.pipelines.stages import number_of_stage
 from enplace.option import Value
 from enplace.text import listed
-from enplace.values.arrays import inverse
+from enplace.values.arrays import inverse, where_op
 from enplace.values.batch import with_batch
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import device_label
@@ -93,9 +94,20 @@ def find_microbatches(wishes: Mapping[str, Value], dashes: str = "") -> Microbat
     return Microbatches(kind, number, bool(wishes.get(OWN_STATISTICS.key)))
 
 
+def on_microbatch(problem: Problem, number: int) -> Problem:
+    """Return the problem of one of so many micro-batches: its share of the batch.
+
+    The optimiser runs once for all of them, so each has its share of that, too.
+    """
+    part = with_batch(problem.measured_profile, 1 / number)
+    updates = optimiser_ops(Problem(part, problem.cluster))
+    time_us = where_op(updates, part.time_us / number, part.time_us)
+    return Problem(part.with_costs(time_us), problem.cluster)
+
+
 def simulate_batch(problem: Problem, plan: Plan, wanted: Microbatches) -> PipelineSchedule:
     """Simulate a batch as a pipeline in which a micro-batch costs its share."""
-    small = Problem(with_batch(problem.measured_profile, 1 / wanted.number), problem.cluster)
+    small = on_microbatch(problem, wanted.number)
     return simulate_pipeline(small, plan, wanted.schedule, wanted.number, planned_rule(plan))
 
 

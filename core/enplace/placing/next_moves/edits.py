@@ -17,7 +17,7 @@ from enplace.machine import CriticalPath, critical_path
 from enplace.machine.layout import build_machine
 from enplace.placing.moves import make_level
 from enplace.placing.settle import by_placed_rank
-from enplace.values.arrays import FloatArray, IntArray, inverse
+from enplace.values.arrays import FloatArray, IntArray
 from enplace.values.constraints import OP, Before
 from enplace.values.plan import Plan, follow_graph, runs_as_recorded
 from enplace.values.problem import THROUGHPUT, Problem, split_problem
@@ -219,9 +219,7 @@ def _by_rank(problem: Problem, plan: Plan) -> Plan:
 def _before(problem: Problem, plan: Plan, op: int, anchor: int) -> Plan:
     key = plan.position.astype(np.float64)
     key[op] = key[anchor] - 0.5
-    if plan.policy == "strict":
-        return replace(plan, position=follow_graph(problem.profile, key))
-    return replace(plan, position=inverse(np.argsort(key, kind="stable")))
+    return replace(plan, position=follow_graph(problem.profile, key))
 
 
 # Splits, swaps, recomputing
