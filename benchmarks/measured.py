@@ -104,7 +104,7 @@ def _arguments(words: tuple[str, ...]) -> list[str]:
 
 def enplace(*words: str) -> dict[str, Any]:
     """Run a command; return its JSON document."""
-    command = [str(Path(sys.executable).with_name("enplace")), *words, "--json"]
+    command = [sys.executable, "-m", "enplace", *words, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\nended with {done.returncode}: {done.stderr.strip()}")

@@ -8,14 +8,12 @@ as many layers for each process are no good stages.
 from __future__ import annotations
 
 import importlib.util
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measured import enplace
 from benchmarks.report import Report, publish
 from enplace.text import percent
 
@@ -54,7 +52,7 @@ def _measure(name: str, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     sizes = DECODERS[name]
     script = [str(SCRIPT), "--trust", *(f"--arg={size}" for size in sizes)]
     profile, plan = str(folder / "profile.enplace"), str(folder / "plan.json")
-    _enplace("profile", *script, "--devices", "cpu:1", "--steps", str(STEPS), "-o", profile)
+    enplace("profile", *script, "--devices", "cpu:1", "--steps", str(STEPS), "-o", profile)
     first, second = (
         "|".join(f"layers_{layer}/" for layer in half)
         for half in (range(sizes[0] // 2), range(sizes[0] // 2, sizes[0]))
@@ -64,11 +62,11 @@ def _measure(name: str, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if name == "even" and pins:
             continue  # these are the plan's
         where = ["--cluster", "cpu-2", "--objective", "throughput", "--time-limit", "5"]
-        _enplace("place", profile, *where, *pins, "-o", plan, "--force")
+        enplace("place", profile, *where, *pins, "-o", plan, "--force")
         run = ["--pipeline", "1f1b", "--microbatches", str(MICROBATCHES), "--steps", str(STEPS)]
         yield (
             stages,
-            _enplace("run", *script, plan, "--devices", "cpu:2", *run, "--profile", profile),
+            enplace("run", *script, plan, "--devices", "cpu:2", *run, "--profile", profile),
         )
 
 
@@ -90,16 +88,6 @@ _TIMES = ("predicted_step_time_us", "step_time_us")
 def _error(done: dict[str, Any]) -> float:
     predicted, measured = (float(done[name]) for name in _TIMES)
     return predicted / measured - 1
-
-
-def _enplace(*words: str) -> dict[str, Any]:
-    """Run a command; return its JSON document."""
-    command = [sys.executable, "-m", "enplace", *words, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}\nended with {done.returncode}: {done.stderr.strip()}")
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
 
 
 if __name__ == "__main__":

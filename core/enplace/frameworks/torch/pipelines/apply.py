@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from enplace.frameworks.microbatches import Microbatches, find_microbatches
 from enplace.frameworks.torch.pipelines.pipelines import check_schedule
-from enplace.frameworks.torch.run.apply import Application, apply_modules
+from enplace.frameworks.torch.run.apply import Application, apply_modules, print_report
 from enplace.frameworks.torch.run.matching import check_plan
-from enplace.readers.plans import read_plan_alone
+from enplace.readers.plans import LonePlan, read_plan_alone
 from enplace.text import count, listed, percent
 
 if TYPE_CHECKING:
@@ -53,8 +52,7 @@ class PipelineApplication:
 
     def report(self) -> None:
         """Print which stage ran here and how busy it was, or that the plan was not used."""
-        head = "enplace: " if self.pipeline.step_us else "enplace: not used: "
-        print(f"{head}{self}", file=sys.stderr)
+        print_report(str(self), is_used=bool(self.pipeline.step_us))
 
 
 def apply(path: str | os.PathLike[str], **wishes: Any) -> Application | PipelineApplication:
@@ -80,20 +78,23 @@ def apply(path: str | os.PathLike[str], **wishes: Any) -> Application | Pipeline
     EnplaceError
         If these are not the processes of a pipeline; in training, if the step cannot be one.
     """
-    wanted = find_microbatches(wishes)
-    if wanted is None:
-        return apply_modules(path)
-    return _apply_pipeline(os.fspath(path), wanted)
-
-
-def _apply_pipeline(path: str, wanted: Microbatches) -> PipelineApplication:
-    check_schedule(wanted)
-    from enplace.frameworks.torch.pipelines.rank import Pipeline  # a build may not have it
-
+    wanted, name = find_microbatches(wishes), os.fspath(path)
+    if wanted is not None:
+        check_schedule(wanted)
     lone = read_plan_alone(path)
-    check_plan(lone.problem, lone.plan, in_stages=True)
-    pipeline = Pipeline(lone.problem, lone.plan, wanted, Path(path).read_bytes())
-    pipeline.stay()
-    made = PipelineApplication(path, pipeline)
+    check_plan(lone.problem, lone.plan, in_stages=wanted is not None)
+    made: Application | PipelineApplication
+    if wanted is None:
+        made = apply_modules(name, lone.problem, lone.plan)
+    else:
+        made = _apply_stages(name, lone, wanted)
     atexit.register(made.report)
     return made
+
+
+def _apply_stages(path: str, lone: LonePlan, wanted: Microbatches) -> PipelineApplication:
+    from enplace.frameworks.torch.pipelines.rank import Pipeline  # a build may not have it
+
+    pipeline = Pipeline(lone.problem, lone.plan, wanted, Path(path).read_bytes())
+    pipeline.stay()
+    return PipelineApplication(path, pipeline)

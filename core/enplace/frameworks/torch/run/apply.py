@@ -6,8 +6,6 @@ parameters wherever the script moves it. Everything else runs as it is.
 
 from __future__ import annotations
 
-import atexit
-import os
 import sys
 from functools import wraps
 from typing import Any
@@ -18,8 +16,7 @@ from torch.nn.modules import module as hooks
 
 from enplace.frameworks.torch.record.modules import unwrapped
 from enplace.frameworks.torch.run.hooks import PlacedModules, place_model, torch_devices
-from enplace.frameworks.torch.run.matching import check_plan, planned_devices
-from enplace.readers.plans import read_plan_alone
+from enplace.frameworks.torch.run.matching import planned_devices
 from enplace.text import listed
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -57,9 +54,8 @@ class Application:
 
     def report(self) -> None:
         """Print which modules ran where, or that the plan was not used."""
-        head = "enplace: " if self.placed else "enplace: not used: "
-        for line in [] if self._is_refused else str(self).splitlines():
-            print(f"{head}{line}", file=sys.stderr)
+        if not self._is_refused:
+            print_report(str(self), is_used=bool(self.placed))
 
     def place(self, model: torch.nn.Module) -> None:
         """Place a model if the plan is for it."""
@@ -82,19 +78,24 @@ class Application:
                 each.move()
 
 
-def apply_modules(path: str | os.PathLike[str]) -> Application:
+def print_report(text: str, *, is_used: bool) -> None:
+    """Print what is to be said of a plan at the end of a script."""
+    head = "enplace: " if is_used else "enplace: not used: "
+    for line in text.splitlines():
+        print(f"{head}{line}", file=sys.stderr)
+
+
+def apply_modules(path: str, problem: Problem, plan: Plan) -> Application:
     """Run the modules of this process where a plan puts them, from now on.
 
     Raises
     ------
-    FileError, ClusterError
-        If the file is damaged or no plan, or this machine does not have its devices.
+    ClusterError
+        If this machine does not have the plan's devices.
     PlanError
-        If it splits ops or has replicas; when the model is called, if it divides a module.
+        When the model is called, if the plan divides a module.
     """
-    lone = read_plan_alone(path)
-    check_plan(lone.problem, lone.plan)
-    made = Application(os.fspath(path), lone.problem, lone.plan)
+    made = Application(path, problem, plan)
     depth = [0]
 
     def begin(module: torch.nn.Module, args: Any) -> None:
@@ -116,5 +117,4 @@ def apply_modules(path: str | os.PathLike[str]) -> Application:
         return result
 
     patch.object(torch.nn.Module, "_apply", moved).start()
-    atexit.register(made.report)
     return made
