@@ -36,23 +36,23 @@ class PipelineApplication:
         self.path, self.pipeline = path, pipeline
 
     def __str__(self) -> str:
-        pipeline = self.pipeline
-        if pipeline.cut is None or not pipeline.step_us:
+        cut, times = self.pipeline.cut, self.pipeline.times
+        if cut is None or not times.step_us:
             return (
                 f"{self.path}: no model with the plan's parameters has been trained; else, each "
                 f"process runs the whole model"
             )
-        steps = count(len(pipeline.step_us), "step")
-        busy = sum(pipeline.busy_us) / sum(pipeline.step_us)
-        stages = listed([str(stage) for stage in pipeline.stages])
+        steps = count(len(times.step_us), "step")
+        busy = sum(times.busy_us) / sum(times.step_us)
+        stages = listed([str(stage) for stage in cut.stages_of(self.pipeline.member.rank)])
         return (
-            f"stage {stages} of {len(pipeline.cut.devices)}, {pipeline.planned_on}: {steps}, busy "
-            f"{percent(busy)} of them, at most {pipeline.in_flight} micro-batches in flight"
+            f"stage {stages} of {len(cut.devices)}, {self.pipeline.planned_on}: {steps}, busy "
+            f"{percent(busy)} of them, at most {times.in_flight} micro-batches in flight"
         )
 
     def report(self) -> None:
         """Print which stage ran here and how busy it was, or that the plan was not used."""
-        print_report(str(self), is_used=bool(self.pipeline.step_us))
+        print_report(str(self), is_used=bool(self.pipeline.times.step_us))
 
 
 def apply(path: str | os.PathLike[str], **wishes: Any) -> Application | PipelineApplication:

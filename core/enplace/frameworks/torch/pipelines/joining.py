@@ -13,6 +13,8 @@ import random
 import socket
 import struct
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -201,3 +203,31 @@ def _share_random_numbers() -> None:
     torch.set_rng_state(own[0])
     random.setstate(own[1])
     np.random.set_state(own[2])  # noqa: NPY002
+
+
+class LostError(EnplaceError):
+    """Another process of the pipeline has ended."""
+
+
+_LOST = ("Connection", "connection", "onnected", "peer", "ocket", "NCCL", "remote process")
+"""What PyTorch says then."""
+
+
+@contextmanager
+def connected() -> Iterator[None]:
+    """Say in a line that another process has ended.
+
+    Raises
+    ------
+    LostError
+        If it has, and so a message within the block fails.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, EnplaceError) or not any(m in str(error) for m in _LOST):
+            raise
+        raise LostError(
+            f"another process of the pipeline has ended; its own last line says why "
+            f"({first_line(error):.80})"
+        ) from None

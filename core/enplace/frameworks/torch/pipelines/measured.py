@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from enplace.errors import EnplaceError, PlanError
+from enplace.errors import EnplaceError
 from enplace.frameworks.microbatches import find_microbatches
 from enplace.frameworks.source import source_from_json
 from enplace.frameworks.torch.error_text import first_line
@@ -26,8 +26,9 @@ from enplace.frameworks.torch.open.following import (
     without_dropout,
 )
 from enplace.frameworks.torch.open.scripts import run_watched
+from enplace.frameworks.torch.pipelines.joining import LostError
 from enplace.frameworks.torch.pipelines.pipeline_files import ANSWER, JOB, LOST, OWN, PROGRESS, WHY
-from enplace.frameworks.torch.pipelines.rank import LostError, Pipeline
+from enplace.frameworks.torch.pipelines.rank import Pipeline
 from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError
 from enplace.frameworks.torch.record.recorder import ASIDE, given_tensors, held_by
 from enplace.frameworks.torch.run.comparison import results_of
@@ -72,13 +73,12 @@ class Measured(Follower):
 
     def _values(self) -> dict[str, NDArray[Any]]:
         """Return the parameters that this process updates, by their names."""
-        named = self.pipeline.own.items()
-        return {self.pipeline.name_of[key]: as_array(each) for key, each in named}
+        return {name: as_array(each) for name, each in self.pipeline.weights.named.items()}
 
     def _keep_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        for key, each in self.pipeline.own.items():
+        for name, each in self.pipeline.weights.named.items():
             if each.grad is not None:
-                self._gradients[self.pipeline.name_of[key]] = each.grad.detach().clone()
+                self._gradients[name] = each.grad.detach().clone()
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -90,7 +90,7 @@ class Measured(Follower):
         elif self._number != FIRST:
             yield
         else:
-            own = self.pipeline.own
+            own = self.pipeline.weights.own
             held = [tensor for p, tensor, _ in held_by(self.optimizers) if id(p) in own]
             with _Counting(held) as counting:
                 yield
@@ -128,14 +128,14 @@ class _Counting(TorchDispatchMode):
 
 def answer_of(follower: Measured) -> Message:
     """Return what this process measured and computed."""
-    pipeline = follower.pipeline
+    pipeline, times = follower.pipeline, follower.pipeline.times
     assert pipeline.cut is not None
     modules, in_place = pipeline.count_modules()
-    details: Mapping[str, Any] = {
+    details: dict[str, Any] = {
         "times_us": follower.times_us,
-        "busy_us": pipeline.busy_us[-len(follower.times_us) :],
-        "passes_us": pipeline.passes_us[-len(follower.times_us) :],
-        "in_flight": pipeline.in_flight,
+        "busy_us": times.busy_us[-len(follower.times_us) :],
+        "passes_us": times.passes_us[-len(follower.times_us) :],
+        "in_flight": times.in_flight,
         "peak_bytes": follower.peak_bytes,
         "modules": modules,
         "modules_in_place": in_place,
@@ -146,7 +146,7 @@ def answer_of(follower: Measured) -> Message:
         "compared_steps": follower.n_compared,
         "is_compiled": follower.is_compiled,
     }
-    return Message("rank", dict(details), results_of(follower))
+    return Message("rank", details, results_of(follower))
 
 
 def run(folder: Path) -> None:
@@ -172,11 +172,7 @@ def run(folder: Path) -> None:
     with without_dropout():
         run_watched(source_from_json(details["source"]), follower)
     if pipeline.cut is None and pipeline.others:
-        names = {type(each).__name__ for each in pipeline.others.values()}
-        raise PlanError(
-            f"the plan was made for another model than {min(names)}; profile it again and make a "
-            f"new plan"
-        )
+        raise pipeline.another_model()
     if not follower.n_compared or pipeline.cut is None:
         raise PipelineRefusedError("the script has too few steps; let it make at least three")
     (folder / f"{ANSWER.format(rank)}.part").write_bytes(encode(answer_of(follower)))

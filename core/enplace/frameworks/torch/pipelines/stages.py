@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import groupby
+from functools import cached_property, partial
+from itertools import chain, groupby
 from typing import Any
 
 import torch
@@ -38,26 +38,22 @@ class Cut:
     ----------
     devices : sequence of int
         Of each stage.
-    rank : sequence of int
-        The number of each stage's process, of which each device has one.
     calls : sequence of sequence of Call
         Of each stage, in their order.
     passed : sequence of sequence of int
         What each stage passes to the next one, by the numbers of the tape.
     loss : int
         The number of what the last one makes.
-    shared : sequence of (tensor, tuple of int)
-        The parameters that stages of several processes read, and these processes.
     """
 
     devices: Sequence[int]
     calls: Sequence[Sequence[Call]]
     passed: Sequence[Sequence[int]]
     loss: int
-    shared: Sequence[tuple[torch.nn.Parameter, tuple[int, ...]]]
 
     @property
     def rank(self) -> list[int]:
+        """The number of each stage's process, of which each device has one."""
         order = self.order
         return [order.index(device) for device in self.devices]
 
@@ -66,10 +62,23 @@ class Cut:
         """The device of each process."""
         return list(dict.fromkeys(self.devices))
 
+    def stages_of(self, rank: int) -> list[int]:
+        """Return the numbers of a process's stages."""
+        return [stage for stage, at in enumerate(self.rank) if at == rank]
+
     @property
     def is_looped(self) -> bool:
         """Whether the processes take turns with the stages."""
         return all(rank == stage % len(self.order) for stage, rank in enumerate(self.rank))
+
+    @cached_property
+    def shared(self) -> list[tuple[torch.nn.Parameter, tuple[int, ...]]]:
+        """The parameters that stages of several processes read, and these processes."""
+        users: dict[int, tuple[torch.nn.Parameter, set[int]]] = {}
+        for calls, rank in zip(self.calls, self.rank, strict=True):
+            for parameter in chain.from_iterable(map(parameters_of, calls)):
+                users.setdefault(id(parameter), (parameter, set()))[1].add(rank)
+        return [(p, tuple(sorted(on))) for p, on in users.values() if len(on) > 1]
 
     def module(
         self, stage: int, parts_of_loss: Sequence[int] = (), again: Again | None = None
@@ -165,8 +174,12 @@ def _made(call: Call) -> list[int]:
 
 def parameters_of(call: Call) -> list[torch.nn.Parameter]:
     """Return the parameters that a call reads."""
-    kept = (each.tensor for each in call.sources if isinstance(each, Kept))
-    return [each for each in kept if isinstance(each, torch.nn.Parameter)]
+    return [each for each in kept_by(call) if isinstance(each, torch.nn.Parameter)]
+
+
+def kept_by(call: Call) -> list[torch.Tensor]:
+    """Return the parameters and buffers that a call reads, and what else stays."""
+    return [each.tensor for each in call.sources if isinstance(each, Kept)]
 
 
 def _free_calls(calls: Sequence[Call], maker: Mapping[int, int]) -> set[int]:
@@ -201,7 +214,6 @@ def _cut(
     maker: Mapping[int, int],
     free: set[int],
 ) -> Cut:
-    n_stages = len(devices)
     last_use: dict[int, int] = {}
     for at, stage in stage_of.items():
         for number in _made(calls[at]):
@@ -218,7 +230,7 @@ def _cut(
                 )
             passed[stage].append(number)
     own = []
-    for stage in range(n_stages):
+    for stage in range(len(devices)):
         wanted = {at for at, on in stage_of.items() if on == stage}
         waiting = [maker[n] for at in wanted for n in _made(calls[at])]
         while waiting:
@@ -227,14 +239,7 @@ def _cut(
                 wanted.add(at)
                 waiting += [maker[n] for n in _made(calls[at])]
         own.append([calls[at] for at in sorted(wanted)])
-    order = list(dict.fromkeys(devices))
-    users: dict[int, tuple[torch.nn.Parameter, set[int]]] = {}
-    for at, stage in stage_of.items():
-        for parameter in parameters_of(calls[at]):
-            rank = order.index(devices[stage])
-            users.setdefault(id(parameter), (parameter, set()))[1].add(rank)
-    shared = [(p, tuple(sorted(on))) for p, on in users.values() if len(on) > 1]
-    return Cut(devices, own, passed, loss, shared)
+    return Cut(devices, own, passed, loss)
 
 
 class _Whole(torch.autograd.Function):

@@ -1,0 +1,201 @@
+"""Which process of a pipeline has which weights, and what all of them make of the weights together.
+
+Only the process of a stage makes the gradients of its parameters and updates them. Norms and
+overflows of gradients are those of all stages. Where the script evaluates or saves its model, all
+processes get the weights of all stages.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from enplace.frameworks.torch.pipelines.joining import Member, connected
+from enplace.frameworks.torch.pipelines.stages import Cut, StageModule, kept_by
+from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError
+
+
+class Weights:
+    """The weights of a model, each of which the process of its stage updates.
+
+    Attributes
+    ----------
+    own : dict of int to Parameter
+        By ``id``, those that this process updates.
+    is_outdated : bool
+        Whether other processes have updated theirs since all had the same.
+    """
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._model: torch.nn.Module | None = None
+        self._name_of: Mapping[int, str] = {}
+        self.own: dict[int, torch.nn.Parameter] = {}
+        self.is_outdated = False
+        self._shared: dict[int, tuple[torch.nn.Parameter, tuple[int, ...]]] = {}
+        self._groups: dict[tuple[int, ...], Any] = {}
+        self._owner: dict[int, int] = {}
+
+    @property
+    def named(self) -> dict[str, torch.nn.Parameter]:
+        """Those that this process updates, by their names in the model."""
+        return {self._name_of[key]: each for key, each in self.own.items()}
+
+    def begin(self, model: torch.nn.Module) -> None:
+        """Take the weights of the first process for a model."""
+        self._name_of = {id(each): name for name, each in model.named_parameters()}
+        self._model, self.is_outdated = model, True
+        self.refresh()
+
+    def divide(self, cut: Cut, modules: Sequence[StageModule]) -> None:
+        """Note which process has which parameters; the same for batches of all shapes.
+
+        Parameters
+        ----------
+        modules : sequence of StageModule
+            The stages of this process.
+
+        Raises
+        ------
+        PipelineRefusedError
+            If batches of another shape need another division.
+        """
+        owner: dict[int, int] = {}
+        for calls, rank in zip(cut.calls, cut.rank, strict=True):
+            for call in calls:
+                for tensor in kept_by(call):
+                    owner.setdefault(id(tensor), rank)
+        if any(self._owner.get(key, rank) != rank for key, rank in owner.items()):
+            raise PipelineRefusedError(
+                "a batch of another shape takes the model's modules in another order; give all "
+                "batches one shape"
+            )
+        self._owner = {**owner, **self._owner}
+        self.own.update({id(each): each for module in modules for each in module.own})
+        for parameter, ranks in cut.shared:
+            if parameter.requires_grad:
+                self._shared[id(parameter)] = parameter, ranks
+            if ranks not in self._groups:
+                self._groups[ranks] = dist.new_group([*ranks])  # all processes make all groups
+
+    def patches(self) -> list[tuple[Any, str, Callable[..., Any]]]:
+        """Return the functions of PyTorch that are others here: owner, name, and what makes it."""
+        clip = sys.modules["torch.nn.utils.clip_grad"]
+        return [
+            (clip, "_get_total_norm", self._took_norm),
+            (torch.amp.GradScaler, "_unscale_grads_", self._unscaled),
+            (torch.nn.Module, "state_dict", self._saved),
+            (torch.optim.Optimizer, "state_dict", self._saved_states),
+        ]
+
+    # Gradients
+
+    def lay_aside(self) -> dict[int, torch.Tensor]:
+        """Take away the gradients so far of parameters that several stages read."""
+        found = {}
+        for key, (parameter, _) in self._shared.items():
+            if parameter.grad is not None:
+                found[key], parameter.grad = parameter.grad, None
+        return found
+
+    def exchange(self, before: Mapping[int, torch.Tensor]) -> None:
+        """Add up the gradients of parameters that several stages read, and those before."""
+        for key, (parameter, ranks) in self._shared.items():
+            if self._member.rank not in ranks:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad, group=self._groups[ranks])
+            if key in before:
+                parameter.grad = before[key].add_(parameter.grad)
+
+    def _took_norm(self, usual: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(usual)
+        def total_norm(tensors: Any, norm_type: float = 2.0, *args: Any, **kwargs: Any) -> Any:
+            """Take the norm of the gradients of all stages; a shared one counts once."""
+            if not self._owner:
+                return usual(tensors, norm_type, *args, **kwargs)
+            elsewhere = {
+                id(p.grad) for p, ranks in self._shared.values() if ranks[0] != self._member.rank
+            }
+            given = [tensors] if isinstance(tensors, torch.Tensor) else [*tensors]
+            mine = [each for each in given if id(each) not in elsewhere]
+            own = usual(mine, norm_type, *args, **kwargs).to(self._member.device)
+            with connected():
+                if norm_type == float("inf"):
+                    dist.all_reduce(own, op=dist.ReduceOp.MAX)
+                    return own
+                total = own**norm_type
+                dist.all_reduce(total)
+                return total ** (1 / norm_type)
+
+        return total_norm
+
+    def _unscaled(self, usual: Callable[..., Any]) -> Callable[..., Any]:
+        device = self._member.device
+
+        @wraps(usual)
+        def unscale(*args: Any, **kwargs: Any) -> Any:
+            """Let all stages skip a step in which the gradients of one are infinite."""
+            found = usual(*args, **kwargs)
+            worst = torch.stack([torch.zeros((), device=device), *found.values()]).max()
+            with connected():
+                dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+            return {device: worst}
+
+        return unscale
+
+    # What is saved or evaluated
+
+    def refresh(self) -> None:
+        """Give all processes the weights of all stages, if there was a step since."""
+        if not self.is_outdated or self._model is None:
+            return
+        self.is_outdated = False
+        with connected():
+            for tensor in (*self._model.parameters(), *self._model.buffers()):
+                dist.broadcast(tensor.detach(), self._owner.get(id(tensor), 0))
+
+    def _saved(self, usual: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(usual)
+        def state_dict(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self.is_outdated and any(id(p) in self._owner for p in module.parameters()):
+                self.refresh()
+            return usual(module, *args, **kwargs)
+
+        return state_dict
+
+    def _saved_states(self, usual: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(usual)
+        def state_dict(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            """Return the states of all stages."""
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            if not any(id(p) in self._owner for p in parameters):
+                return usual(optimizer, *args, **kwargs)
+            own = {
+                number: optimizer.state[p]
+                for number, p in enumerate(parameters)
+                if self._owner.get(id(p)) == self._member.rank and p in optimizer.state
+            }
+            found: list[Mapping[int, Any]] = [{} for _ in self._member.order]
+            with connected():
+                dist.all_gather_object(found, own)
+            theirs = {
+                parameters[number]: state
+                for each in found
+                for number, state in each.items()
+                if parameters[number] not in optimizer.state
+            }
+            optimizer.state.update(theirs)
+            try:
+                return usual(optimizer, *args, **kwargs)
+            finally:
+                for parameter in theirs:
+                    del optimizer.state[parameter]
+
+        return state_dict
