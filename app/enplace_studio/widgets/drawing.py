@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent
+from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import (
+    QColor,
+    QEnterEvent,
+    QFocusEvent,
+    QFont,
+    QFontMetricsF,
+    QPainter,
+    QPaintEvent,
+)
 from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QWidget
 
 from enplace_studio.widgets.theme import theme
@@ -63,3 +71,25 @@ class PaintedButton(QAbstractButton):
         """Fill the ground of a button that can be clicked, under the pointer or with the focus."""
         if self.can_click and (self.underMouse() or self.hasFocus()):
             painter.fillRect(self.rect(), theme.tokens.hover)
+
+
+class PointingButton(PaintedButton):
+    """A painted button that tells when the pointer or the focus comes to it, or leaves it."""
+
+    pointed = Signal(bool)
+
+    def enterEvent(self, event: QEnterEvent) -> None:
+        self.pointed.emit(True)
+        super().enterEvent(event)
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self.pointed.emit(False)
+        super().leaveEvent(event)
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        self.pointed.emit(True)
+        super().focusInEvent(event)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        self.pointed.emit(False)
+        super().focusOutEvent(event)

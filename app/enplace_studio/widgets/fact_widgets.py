@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QRectF, QSize, Qt
 from PySide6.QtGui import (
     QColor,
-    QEnterEvent,
-    QFocusEvent,
     QFont,
     QFontMetricsF,
     QPainter,
@@ -18,7 +16,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QGridLayout, QWidget
 
 from enplace_studio.explain.shortened import brief, shorten_among
-from enplace_studio.widgets.drawing import LEFT, RIGHT, PaintedButton, draw_text
+from enplace_studio.widgets.drawing import LEFT, RIGHT, PaintedButton, PointingButton, draw_text
 from enplace_studio.widgets.hatch import paint_notches
 from enplace_studio.widgets.labels import plain_tip
 from enplace_studio.widgets.theme import theme
@@ -103,15 +101,13 @@ class Line(PaintedButton):
         paint_notches(painter, bar, theme.tokens.panel, theme.notches(color))
 
 
-class WhyLine(PaintedButton):
+class WhyLine(PointingButton):
     """A reason on two lines: its kind and what it is about, and the figure below.
 
     It points at its marks while the pointer or the focus is on it; a click follows it. Without room
     for it, what it is about leaves out what it shares with those ``among`` which it stands, or the
     end that says what is ``known``.
     """
-
-    pointed = Signal(bool)
 
     def __init__(
         self,
@@ -153,22 +149,6 @@ class WhyLine(PaintedButton):
         elif metrics.horizontalAdvance(about) > width:
             about = brief(about.removesuffix(self._known), metrics.horizontalAdvance, width)
         return metrics.elidedText(about, Qt.TextElideMode.ElideMiddle, width)
-
-    def enterEvent(self, event: QEnterEvent) -> None:
-        self.pointed.emit(True)
-        super().enterEvent(event)
-
-    def leaveEvent(self, event: QEvent) -> None:
-        self.pointed.emit(False)
-        super().leaveEvent(event)
-
-    def focusInEvent(self, event: QFocusEvent) -> None:
-        self.pointed.emit(True)
-        super().focusInEvent(event)
-
-    def focusOutEvent(self, event: QFocusEvent) -> None:
-        self.pointed.emit(False)
-        super().focusOutEvent(event)
 
 
 class Columns(QWidget):

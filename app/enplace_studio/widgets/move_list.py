@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QEnterEvent, QFocusEvent, QFont, QFontMetricsF, QPainter, QPen
+from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPen
 from PySide6.QtWidgets import QWidget
 
 from enplace.pictures.palette import colour_numbers
@@ -22,7 +22,7 @@ from enplace_studio.jobs.moves import MoveSearch
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document
 from enplace_studio.model.prices import PER, simulate_changed
-from enplace_studio.widgets.drawing import RIGHT, PaintedButton, draw_text
+from enplace_studio.widgets.drawing import RIGHT, PointingButton, draw_text
 from enplace_studio.widgets.labels import paragraph, plain_tip
 from enplace_studio.widgets.layouts import clear, vbox
 from enplace_studio.widgets.theme import theme
@@ -32,10 +32,8 @@ MOST_MARKS = 12
 """Most bars that show where the ops of a move would run, the longest ones."""
 
 
-class MoveCard(PaintedButton):
+class MoveCard(PointingButton):
     """What a move does and its price, and below why it helps."""
-
-    pointed = Signal(bool)
 
     def __init__(self, move: NextMove, change: str, colour: int | None) -> None:
         super().__init__()
@@ -77,22 +75,6 @@ class MoveCard(PaintedButton):
         parts = [f"→ {where}" if where else "", self.move_made.reason]
         reason = metrics.elidedText(" · ".join(filter(None, parts)), end, below.width())
         draw_text(painter, below, reason, quiet, tokens.dim if self.isEnabled() else text)
-
-    def enterEvent(self, event: QEnterEvent) -> None:
-        self.pointed.emit(True)
-        super().enterEvent(event)
-
-    def leaveEvent(self, event: QEvent) -> None:
-        self.pointed.emit(False)
-        super().leaveEvent(event)
-
-    def focusInEvent(self, event: QFocusEvent) -> None:
-        self.pointed.emit(True)
-        super().focusInEvent(event)
-
-    def focusOutEvent(self, event: QFocusEvent) -> None:
-        self.pointed.emit(False)
-        super().focusOutEvent(event)
 
 
 class MoveList(QWidget):
