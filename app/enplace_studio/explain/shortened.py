@@ -13,7 +13,8 @@ SHARED = 0.6
 MOST = 0.75
 """The share of the names that must fit."""
 _GRADIENTS, _NABLA = "grad. ", "∇ "
-"""Never left out, only shortened again: it alone tells a group from that of the forward pass."""
+_KEPT = {_NABLA, "× "}
+"""Never left out: ∇ alone tells a group from that of the forward pass, and × a number of ops."""
 _ABBREVIATIONS = {"gradients of ": _GRADIENTS, " / ": "/"}
 
 
@@ -37,7 +38,8 @@ def shorten_among(
 def _ways(names: tuple[str, ...]) -> list[Callable[[str], str]]:
     """List the ways to shorten, from none to leaving out all words that are shared."""
     among = Counter(word for name in names for word in set(_words(_shortest(name))))
-    shared = [word for word, n in among.most_common() if n >= SHARED * len(names)]
+    least = max(SHARED * len(names), 2)  # one name shares nothing
+    shared = [word for word, n in among.most_common() if n >= least]
     first = {word: place for name in names for place, word in enumerate(_words(_shortest(name)))}
     shared.sort(key=lambda word: (-among[word], first[word]))
     cuts = [partial(_without, frozenset(shared[:n])) for n in range(len(shared) + 1)]
@@ -78,7 +80,7 @@ def wrapped(text: str, width_of: Callable[[str], float], width: float) -> list[s
 
 def _without(left_out: frozenset[str], name: str) -> str:
     words = _words(_shortest(name))
-    gone = left_out - {_NABLA}
+    gone = left_out - _KEPT
     return _joined(words, {at for at, word in enumerate(words[:-1]) if word in gone})
 
 

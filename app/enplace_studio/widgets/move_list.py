@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +17,7 @@ from enplace.text import ms
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.reasons import Mark
-from enplace_studio.explain.shortened import brief
+from enplace_studio.explain.shortened import shorten_among
 from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.moves import MoveSearch
 from enplace_studio.jobs.solver import Solver
@@ -33,11 +34,13 @@ MOST_MARKS = 12
 
 
 class MoveCard(PointingButton):
-    """What a move does and its price, and below why it helps."""
+    """What a move does, shortened ``among`` others, and its price; below, why it helps."""
 
-    def __init__(self, move: NextMove, change: str, colour: int | None) -> None:
+    def __init__(
+        self, move: NextMove, change: str, colour: int | None, among: Sequence[str]
+    ) -> None:
         super().__init__()
-        self.move_made, self.change, self._colour = move, change, colour
+        self.move_made, self.change, self._colour, self._among = move, change, colour, among
         self.setToolTip(plain_tip(f"{move.title}: {change}\n{move.reason}\nClick to make it"))
         self.setAccessibleName(f"{move.title}: {change}, {move.reason}")
 
@@ -46,10 +49,10 @@ class MoveCard(PointingButton):
 
     def paint(self, painter: QPainter) -> None:
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        tokens, is_at = theme.tokens, self.isEnabled() and (self.underMouse() or self.hasFocus())
+        tokens, area, is_on = theme.tokens, QRectF(self.rect()), self.isEnabled()
+        is_at = is_on and (self.underMouse() or self.hasFocus())
         painter.setPen(QPen(tokens.accent if is_at else tokens.line, 1))
         painter.setBrush(tokens.hover if is_at else tokens.panel)
-        area = QRectF(self.rect())
         painter.drawRoundedRect(area.adjusted(0.5, 0.5, -0.5, -0.5), 6, 6)
         left = PAD + CHIP_PX + 6
         if self._colour is not None:
@@ -57,24 +60,28 @@ class MoveCard(PointingButton):
             painter.setBrush(theme.device_color(self._colour))
             chip = QRectF(PAD - 1, area.height() * 0.22, CHIP_PX, area.height() * 0.56)
             painter.drawRoundedRect(chip, 1.5, 1.5)
+        strong, quiet = theme.font(12, QFont.Weight.DemiBold), theme.font(11)
+        is_good = self.move_made.after_us < self.move_made.before_us
+        text = tokens.text if is_on else tokens.faint
         line = area.adjusted(left, 5, -PAD, -area.height() / 2 + 1)
-        strong, is_good = (
-            theme.font(12, QFont.Weight.DemiBold),
-            self.move_made.after_us < self.move_made.before_us,
-        )
-        text = tokens.text if self.isEnabled() else tokens.faint
-        price = tokens.good if is_good and self.isEnabled() else text
+        price = tokens.good if is_good and is_on else text
         draw_text(painter, line, self.change, strong, price, RIGHT)
-        line.setRight(line.right() - QFontMetricsF(strong).horizontalAdvance(self.change) - 8)
-        what, _, where = self.move_made.title.partition(" → ")
-        what = brief(what, QFontMetricsF(strong).horizontalAdvance, line.width())
+        width_of = QFontMetricsF(strong).horizontalAdvance
+        line.setRight(line.right() - width_of(self.change) - 8)
+        what, where = _what_and_where(self.move_made)
+        what = shorten_among(what, self._among, width_of, line.width())
         draw_text(painter, line, what, strong, text)
         below = area.adjusted(left, area.height() / 2 - 1, -PAD, -5)
-        quiet = theme.font(11)
-        end, metrics = Qt.TextElideMode.ElideRight, QFontMetricsF(quiet)
-        parts = [f"→ {where}" if where else "", self.move_made.reason]
-        reason = metrics.elidedText(" · ".join(filter(None, parts)), end, below.width())
-        draw_text(painter, below, reason, quiet, tokens.dim if self.isEnabled() else text)
+        reason = " · ".join(filter(None, [where, self.move_made.reason]))
+        end = Qt.TextElideMode.ElideRight
+        reason = QFontMetricsF(quiet).elidedText(reason, end, below.width())
+        draw_text(painter, below, reason, quiet, tokens.dim if is_on else text)
+
+
+def _what_and_where(move: NextMove) -> tuple[str, str]:
+    """Split the title of a move before its arrow, if it has one."""
+    what, arrow, where = move.title.partition(" → ")
+    return what, f"{arrow}{where}".strip()
 
 
 class MoveList(QWidget):
@@ -141,18 +148,20 @@ class MoveList(QWidget):
     def _fill(self) -> None:
         self._is_held = False
         clear(self._column)
-        self.cards = [self._card(move) for move in self.search.moves]
+        among = [_what_and_where(move)[0] for move in self.search.moves]
+        self.cards = [self._card(move, among) for move in self.search.moves]
         for card in self.cards:
             self._column.addWidget(card)
         if not self.cards and self.asked is not None:
             self._column.addWidget(paragraph(self._nothing if self.search.is_over else "Looking …"))
         self.changed.emit()
 
-    def _card(self, move: NextMove) -> MoveCard:
+    def _card(self, move: NextMove, among: Sequence[str]) -> MoveCard:
         assert self.asked is not None
         colours = colour_numbers(self.asked.problem.cluster)
         change = move.change + PER.get(move.plan.objective, "")
-        card = MoveCard(move, change, colours[move.devices[0]] if move.devices else None)
+        colour = colours[move.devices[0]] if move.devices else None
+        card = MoveCard(move, change, colour, among)
         card.clicked.connect(partial(self._make, move))
         card.pointed.connect(partial(self._point, move))
         return card

@@ -51,3 +51,10 @@ def test_a_text_that_is_too_wide_continues_on_the_next_line():
 def test_gradients_among_other_names_are_abbreviated_before_words_are_left_out():
     some = ["gradients of decoder / layer 2", "decoder / layer 4", "decoder / layer 5"]
     assert shorten_among(some[0], some, len, 18) == "∇ decoder/layer 2"
+
+
+def test_a_number_of_ops_keeps_its_sign_and_one_name_alone_shares_nothing():
+    ends = ("mm of layer 1", "mm_1 of layer 1", "add of layer 1")
+    some = [f"{n} × {end}" for n, end in enumerate(ends)]
+    assert shorten_among(some[1], some, len, 12) == "1 × mm_1…layer 1"
+    assert shorten_among(some[1], some[1:2], len, 12) == some[1]
