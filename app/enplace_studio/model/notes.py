@@ -1,4 +1,4 @@
-"""What a person has noted on ops, and on plans. No Qt."""
+"""The user's notes on ops, and on plans. No Qt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from enplace_studio.model.open_project import Note, OpenProject, PlanEntry
 
 @dataclass(frozen=True, eq=False)
 class Noted:
-    """A note on ops of the open graph: which, how they are called, and the person's words."""
+    """A note on ops of the open graph: which, what they are called, and what the note says."""
 
     ops: frozenset[int]
     title: str
@@ -23,7 +23,7 @@ class Noted:
 
 
 def write_note(project: OpenProject, ops: Collection[int], text: str) -> OpenProject:
-    """Keep a person's words about some ops, instead of those about the same ops before."""
+    """Replace the note on these ops; an empty text removes it."""
     names = project.problem.profile.op_names
     on, text = frozenset(names[op] for op in ops), one_line(text)
     others = tuple(note for note in project.notes if note.on != on)
@@ -40,6 +40,11 @@ def all_notes(project: OpenProject) -> list[Noted]:
         if ops:
             found.append(Noted(ops, project.describe(ops), note.text))
     return found
+
+
+def notes_about(project: OpenProject, ops: Collection[int]) -> list[Noted]:
+    """Return the notes on any of these ops."""
+    return [each for each in all_notes(project) if not each.ops.isdisjoint(ops)]
 
 
 def note_on(project: OpenProject, ops: Collection[int]) -> str:

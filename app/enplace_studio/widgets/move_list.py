@@ -104,7 +104,7 @@ class MoveList(QWidget):
         self.asked: Schedule | None = None
         self.problem: Problem | None = None
         self._is_held = False
-        self._background = Background(self.search)  # nobody waits for it: no busy cursor
+        self._background = Background(self.search)  # no widget, so no busy cursor
         self._column = vbox(on=self, spacing=6, margins=(0, 0, 0, 0))
 
     def ask(self, problem: Problem, schedule: Schedule, idle: Idle | None = None) -> None:

@@ -64,7 +64,7 @@ class ConstraintsView(Panel):
         self.body.addWidget(self.empty, 1)
         self.body.addWidget(self.list, 1)
         self._waiting: list[int] = []
-        self._costs = Background(QObject(self))  # nobody waits for it: no busy cursor
+        self._costs = Background(QObject(self))  # no widget, so no busy cursor
         self._pause = QTimer(self, interval=PAUSE_MS, singleShot=True)
         self._pause.timeout.connect(self._find_costs)
         self._later = call_later(

@@ -62,7 +62,7 @@ class GraphModel(QObject):
         self._last: Scene | None = None
         self._width, self._height = 800.0, 600.0
         self._query = ""
-        self._layout = Background(QObject(self))  # nobody waits for it: no busy cursor
+        self._layout = Background(QObject(self))  # no widget, so no busy cursor
         self._staged: tuple[Profile, IntArray, PlanStages] | None = None
         self._background = Background(self)
         # Runs once after all signals of a change; each would request the stages.

@@ -32,7 +32,7 @@ from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document
-from enplace_studio.model.notes import Noted, all_notes
+from enplace_studio.model.notes import Noted, all_notes, notes_about
 from enplace_studio.model.open_project import OpenProject
 from enplace_studio.model.previews import Preview
 from enplace_studio.model.prices import headline
@@ -115,7 +115,7 @@ class InspectorView(ScrollPanel):
         copy_on_request(self, self.rows, self)
         self._shows = self.column.fill()
         self._asked_about: object = None
-        self._gains = Background(QObject(self))  # nobody waits for it: no busy cursor
+        self._gains = Background(QObject(self))  # no widget, so no busy cursor
         self._later = call_later(
             self,
             self.rebuild,
@@ -190,9 +190,7 @@ class InspectorView(ScrollPanel):
                     "at once."
                 )
             find = partial(self._document.requests.run_action.emit, "next-moves")
-            link = button("Find the next moves", find, kind="link", tip=ABOUT_MOVES)
-            self.buttons["moves"] = link
-            self._shows.addWidget(link, 0, Qt.AlignmentFlag.AlignLeft)
+            self.buttons["moves"] = self._add_link("Find the next moves", find, ABOUT_MOVES)
             self._add_limits(project, current.schedule)
             self._add_notes(all_notes(project))
             if current.plan.splits:
@@ -204,9 +202,7 @@ class InspectorView(ScrollPanel):
             self._add_heading("Notes")
         for note in found:
             select = partial(self._document.select, note.ops)
-            link = button(note.title, select, kind="link", tip="Select these ops")
-            link.setProperty("flush", True)
-            self._shows.addWidget(link, 0, Qt.AlignmentFlag.AlignLeft)
+            self._add_link(note.title, select, "Select these ops")
             self._add_text(note.text)
 
     def _add_way_back(self, project: OpenProject) -> None:
@@ -217,14 +213,11 @@ class InspectorView(ScrollPanel):
             shown = project.describe(asked)
             verb = "are" if shown.partition(" ")[0].isdecimal() else "is"
             text = f"‹  Why {verb} {shown} there?"
-            back = button(text, lambda: self._document.ask_why(asked), kind="link")
-            self.buttons["asked"] = back
-            self._shows.addWidget(back, 0, Qt.AlignmentFlag.AlignLeft)
+            self.buttons["asked"] = self._add_link(text, lambda: self._document.ask_why(asked))
         if gap is not None:
             text = f"‹  Why is {project.device_label(gap.device)} idle?"
-            back = button(text, lambda: self._document.select([], gap=gap), kind="link")
-            self.buttons["gap"] = back
-            self._shows.addWidget(back, 0, Qt.AlignmentFlag.AlignLeft)
+            back = partial(self._document.select, [], gap=gap)
+            self.buttons["gap"] = self._add_link(text, back)
 
     def _add_gap(self, project: OpenProject, schedule: Schedule, gap: Gap) -> None:
         """List what a device waits for, the cause first; a click selects the ops of a line."""
@@ -359,17 +352,14 @@ class InspectorView(ScrollPanel):
             end = Qt.TextElideMode.ElideLeft
             self._shows.addWidget(Line(fact.op, "", fact.op, elide=end))
             self._shows.addWidget(Line("", value, f"{fact.op}: {value}"))
-        every = button(
-            f"Show all {len(found):,}", lambda: SplitTable(found, self).open(), kind="link"
+        self.buttons["splits"] = self._add_link(
+            f"Show all {len(found):,}", lambda: SplitTable(found, self).open()
         )
-        self.buttons["splits"] = every
-        self._shows.addWidget(every, 0, Qt.AlignmentFlag.AlignLeft)
 
     def _add_selection(self, project: OpenProject, ops: IntArray) -> None:
         problem, schedule = project.problem, self._document.schedule
         self._add_text(totals(problem, schedule, ops))
-        notes = [each for each in all_notes(project) if each.ops & set(ops.tolist())]
-        self._add_notes(notes)
+        self._add_notes(notes_about(project, ops.tolist()))
         self._add_heading("Where")
         self.where = DeviceGrid(self._document, project, ops)
         self.where.chosen.connect(self._place)
@@ -498,6 +488,12 @@ class InspectorView(ScrollPanel):
     def _add_heading(self, text: str) -> QLabel:
         made = paragraph(text)
         self._shows.addWidget(made)
+        return made
+
+    def _add_link(self, text: str, clicked: Callable[[], object], tip: str = "") -> QPushButton:
+        made = button(text, clicked, kind="link", tip=tip)
+        made.setProperty("flush", True)
+        self._shows.addWidget(made, 0, Qt.AlignmentFlag.AlignLeft)
         return made
 
     def _add_lines(self, heading: str, facts: list[tuple[str, str]]) -> None:

@@ -1,12 +1,12 @@
-"""The lines below the plans: what data parallelism and other choices of people would take."""
+"""The lines below the plans: what data parallelism and other usual choices would take."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import NamedTuple
 
-from PySide6.QtCore import QObject, Qt
-from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
+from PySide6.QtCore import QObject
+from PySide6.QtWidgets import QGridLayout, QWidget
 
 from enplace.frameworks.alternatives import find_alternatives
 from enplace.frameworks.registry import framework_of
@@ -20,13 +20,15 @@ from enplace.values.problem import STEP_TIME, Problem
 from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.model.document import Document
-from enplace_studio.widgets.labels import ElidedLabel, plain_tip
+from enplace_studio.widgets.drawing import RIGHT
+from enplace_studio.widgets.labels import ElidedLabel, label, paragraph, plain_tip
 from enplace_studio.widgets.layouts import clear
+from enplace_studio.widgets.panel import NO_LIMIT
 
 ABOUT = (
     "With data parallelism, every GPU has a copy of the whole model and takes its share of the "
     "batch; before the update, all sum their gradients. Of a PyTorch model, the other lines are "
-    "what people pick by rules of thumb. All are predictions for comparison, and no plans."
+    "what people pick by rules of thumb. All are predictions for comparison, not plans."
 )
 
 
@@ -44,7 +46,7 @@ class Replicas(QWidget):
     def __init__(self, document: Document) -> None:
         super().__init__()
         self._document = document
-        self._background = Background(QObject(self))  # nobody waits for it: no busy cursor
+        self._background = Background(QObject(self))  # no widget, so no busy cursor
         self._asked: tuple[object, ...] = ()
         self._grid = QGridLayout(self)
         self._grid.setContentsMargins(0, 0, 0, 0)
@@ -72,27 +74,20 @@ class Replicas(QWidget):
     def _show(self, rows: list[_Row]) -> None:
         clear(self._grid)
         if rows:
-            self._grid.addWidget(_label("For comparison, predicted"), 0, 0, 1, 2)
+            self._grid.addWidget(paragraph("For comparison, predicted"), 0, 0, 1, 2)
         for at, row in enumerate(rows, 1):
             if not row.time:
-                self._grid.addWidget(_label(row.about), at, 0, 1, 2)
+                self._grid.addWidget(paragraph(row.about), at, 0, 1, 2)
                 continue
             name = ElidedLabel("dim")
             name.set_text(row.name)
-            time = _label(row.time)
-            time.setAlignment(Qt.AlignmentFlag.AlignRight)
-            for at_column, label in enumerate((name, time)):
-                label.setToolTip(plain_tip(row.about))
-                self._grid.addWidget(label, at, at_column)
+            name.setMaximumWidth(NO_LIMIT)  # else the shortest name limits the column
+            time = label(row.time, "dim")
+            time.setAlignment(RIGHT)
+            for column, cell in enumerate((name, time)):
+                cell.setToolTip(plain_tip(row.about))
+                self._grid.addWidget(cell, at, column)
         self.setVisible(bool(rows))
-
-
-def _label(text: str) -> QLabel:
-    label = QLabel(text)
-    label.setProperty("role", "dim")
-    label.setWordWrap(True)
-    label.setTextFormat(Qt.TextFormat.PlainText)  # it may name a type from a file
-    return label
 
 
 def _predict(problem: Problem, plan: Plan) -> list[_Row]:

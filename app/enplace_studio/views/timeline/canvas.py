@@ -21,7 +21,7 @@ from enplace_studio.explain.queues import describe_queue, find_wait
 from enplace_studio.explain.start_times import Gap, find_chain
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.model.document import Document, PlanEntry
-from enplace_studio.model.notes import all_notes
+from enplace_studio.model.notes import notes_about
 from enplace_studio.model.ordering import find_range
 from enplace_studio.timelines.lanes import SLACK_PX, Lanes
 from enplace_studio.timelines.navigation import TimeCanvas
@@ -383,8 +383,8 @@ class TimelineCanvas(TimeCanvas):
         if not row.is_device:
             return describe_transfer(schedule, number)
         project = self.document.project
-        found = all_notes(project) if project is not None else []
-        notes = [f"Note: {each.text}" for each in found if number in each.ops]
+        found = notes_about(project, [number]) if project is not None else []
+        notes = [f"Note: {each.text}" for each in found]
         return "\n".join([describe_op(schedule, number), *notes])
 
     def escape(self) -> None:

@@ -77,7 +77,7 @@ class WhatIfView(ScrollPanel):
         self._swept_for: tuple[object, ...] = ()
         self._methods = MethodSweep(self)
         self._methods.changed.connect(self._show_methods)
-        self._sweep = Background(QObject(self))  # nobody waits for it: no busy cursor
+        self._sweep = Background(QObject(self))  # no widget, so no busy cursor
         self._scaling = Background(QObject(self))
         self.reset_button = button("Back to 1 ×", self.reset, kind="link")
         self.reset_button.setProperty("flush", True)
