@@ -8,11 +8,9 @@ from pathlib import Path
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QFontDatabase, QGuiApplication
 from PySide6.QtWidgets import (
-    QAbstractItemView,
     QComboBox,
     QDialog,
     QFileDialog,
-    QHeaderView,
     QLayout,
     QLineEdit,
     QPlainTextEdit,
@@ -37,6 +35,7 @@ from enplace_studio.widgets.labels import BETWEEN_FACTS, label, paragraph, set_r
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import DialogButtons, button
 from enplace_studio.widgets.panel import Panel
+from enplace_studio.widgets.tables import show_rows
 from enplace_studio.widgets.theme import theme
 
 SIZE, ASKED_WIDTH = (1120, 690), 290
@@ -282,18 +281,10 @@ def _side(column: int) -> Qt.AlignmentFlag:
 def _make_table() -> QTableWidget:
     made = QTableWidget(0, len(COLUMNS))
     made.setAccessibleName("Other splits")
-    made.verticalHeader().hide()
-    made.verticalHeader().setDefaultSectionSize(round(ROW_HEIGHT * theme.scale))
+    show_rows(made, ROW_HEIGHT, wide=1)
     for column, title in enumerate(COLUMNS):
         heading = QTableWidgetItem(title)
         heading.setTextAlignment(_side(column))
         made.setHorizontalHeaderItem(column, heading)
-    made.setShowGrid(False)
-    made.setWordWrap(False)
-    made.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-    made.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
     made.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-    header = made.horizontalHeader()
-    header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
-    header.setSectionResizeMode(1, QHeaderView.ResizeMode.Stretch)
     return made

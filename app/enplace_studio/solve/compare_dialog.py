@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import (
-    QAbstractItemView,
-    QDialog,
-    QHeaderView,
-    QTableWidget,
-    QTableWidgetItem,
-    QWidget,
-)
+from PySide6.QtWidgets import QDialog, QTableWidget, QTableWidgetItem, QWidget
 
 from enplace.text import count
 from enplace_studio.jobs.solver import Method, estimate_s
@@ -20,9 +13,10 @@ from enplace_studio.model.method_facts import by_purpose, time_text, whole_secon
 from enplace_studio.widgets.labels import label, paragraph, plain_tip
 from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.messages import DialogButtons, button
+from enplace_studio.widgets.tables import show_rows
 from enplace_studio.widgets.theme import theme
 
-SIZE = (820, 520)
+SIZE, ROW_PX = (820, 520), 30
 COLUMNS = ("Method", "What it is", "Time")
 _PER_PURPOSE = 1
 
@@ -70,11 +64,7 @@ class CompareDialog(QDialog):
         made = QTableWidget(len(self._methods), len(COLUMNS))
         made.setAccessibleName("Methods")
         made.setHorizontalHeaderLabels(list(COLUMNS))
-        made.verticalHeader().hide()
-        made.setShowGrid(False)
-        made.setWordWrap(False)
-        made.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        made.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        show_rows(made, ROW_PX, wide=1)
         for row, method in enumerate(self._methods):
             first = QTableWidgetItem(method.title)
             is_ticked = method.name in ticked
@@ -85,9 +75,6 @@ class CompareDialog(QDialog):
             for column, item in enumerate([first, *map(QTableWidgetItem, texts)]):
                 item.setToolTip(plain_tip(f"{method.title}\n{words}\n{method.source}"))
                 made.setItem(row, column, item)
-        header = made.horizontalHeader()
-        header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
-        header.setSectionResizeMode(1, QHeaderView.ResizeMode.Stretch)
         return made
 
     @property

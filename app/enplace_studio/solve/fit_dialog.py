@@ -10,7 +10,6 @@ from typing import Any
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import (
-    QAbstractItemView,
     QDialog,
     QHeaderView,
     QProgressBar,
@@ -37,7 +36,7 @@ from enplace_studio.widgets.drawing import LEFT, RIGHT
 from enplace_studio.widgets.labels import label, paragraph, plain_tip, set_role
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import WHAT_MAKES_FIT, button
-from enplace_studio.widgets.tables import copy_on_request
+from enplace_studio.widgets.tables import copy_on_request, show_rows
 from enplace_studio.widgets.theme import theme
 
 PROGRAM = handler_program(f"{fit_worker.__name__}:{fit_worker.serve.__name__}", "fit")
@@ -178,16 +177,9 @@ def _make_table() -> QTableWidget:
     made = QTableWidget(0, OPEN + 1)
     made.setAccessibleName("Changes")
     made.setHorizontalHeaderLabels([""] * (OPEN + 1))
-    made.verticalHeader().hide()
-    made.verticalHeader().setDefaultSectionSize(round(ROW_PX * theme.scale))
-    made.setShowGrid(False)
-    made.setWordWrap(False)
+    show_rows(made, ROW_PX, wide=CHANGE)
     made.setTextElideMode(Qt.TextElideMode.ElideRight)
-    made.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-    made.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
     header = made.horizontalHeader()
-    header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
-    header.setSectionResizeMode(CHANGE, QHeaderView.ResizeMode.Stretch)
     header.setSectionResizeMode(OPEN, QHeaderView.ResizeMode.Fixed)
     header.resizeSection(OPEN, round(OPEN_PX * theme.scale))
     return made

@@ -10,6 +10,7 @@ from PySide6.QtGui import QAction, QGuiApplication, QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QHeaderView,
+    QTableView,
     QTableWidget,
     QTableWidgetItem,
     QWidget,
@@ -54,6 +55,26 @@ def copy_on_request(
         offered_by.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
 
 
+def show_rows(table: QTableView, row_px: int = ROW_PX, wide: int | None = None) -> None:
+    """Show each row as a line without a grid; a click selects the whole row, and edits nothing.
+
+    Parameters
+    ----------
+    wide : int, optional
+        The column that takes the room that the others, as wide as their texts, leave.
+    """
+    table.verticalHeader().hide()
+    table.verticalHeader().setDefaultSectionSize(round(row_px * theme.scale))
+    table.setShowGrid(False)
+    table.setWordWrap(False)
+    table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+    table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+    if wide is not None:
+        header = table.horizontalHeader()
+        header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        header.setSectionResizeMode(wide, QHeaderView.ResizeMode.Stretch)
+
+
 class Number(NamedTuple):
     """A cell that shows a number as text and is sorted by its value."""
 
@@ -79,20 +100,14 @@ class Table(QTableWidget):
             is_number = bool(rows) and isinstance(rows[0][column], Number)
             head.setTextAlignment(RIGHT if is_number else LEFT)
             self.setHorizontalHeaderItem(column, head)
-        self.verticalHeader().hide()
-        self.verticalHeader().setDefaultSectionSize(round(ROW_PX * theme.scale))
-        self.setShowGrid(False)
-        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        show_rows(self, wide=0)
         self.setTextElideMode(Qt.TextElideMode.ElideLeft)
-        self.setWordWrap(False)
         for row, cells in enumerate(rows):
             for column, cell in enumerate(cells):
                 self.setItem(row, column, _Item(cell, row))
-        header = self.horizontalHeader()
-        header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
-        header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
-        header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)  # in the order given
+        self.horizontalHeader().setSortIndicator(
+            -1, Qt.SortOrder.AscendingOrder
+        )  # in the order given
         self.setSortingEnabled(True)
         copy_on_request(self, self.shown_rows, self)
 

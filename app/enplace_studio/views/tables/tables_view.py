@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from PySide6.QtCore import QItemSelection, QItemSelectionModel, QPoint, Qt
 from PySide6.QtGui import QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QAbstractItemView, QCheckBox, QHeaderView, QMenu, QTableView
+from PySide6.QtWidgets import QCheckBox, QHeaderView, QMenu, QTableView
 
 from enplace.text import ms
 from enplace_studio.explain.listings import (
@@ -35,7 +35,7 @@ from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.op_menu import op_menu
 from enplace_studio.widgets.panel import Panel
 from enplace_studio.widgets.switch import make_switch
-from enplace_studio.widgets.tables import ROW_PX, copy_on_request
+from enplace_studio.widgets.tables import copy_on_request, show_rows
 from enplace_studio.widgets.theme import theme
 
 OPS, TRANSFERS, MEMORY = range(3)
@@ -117,13 +117,9 @@ class TablesView(Panel):
     def _set_up_table(self) -> None:
         table = self.table
         table.setModel(self.rows)
-        table.verticalHeader().hide()
-        table.verticalHeader().setDefaultSectionSize(round(ROW_PX * theme.scale))
+        show_rows(table)
         table.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
-        table.setShowGrid(False)
-        table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         table.setTextElideMode(Qt.TextElideMode.ElideMiddle)
-        table.setWordWrap(False)
         table.setAccessibleName("Table")
         header = table.horizontalHeader()
         header.setResizeContentsPrecision(MEASURED_ROWS)
