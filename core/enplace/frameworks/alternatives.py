@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pkgutil import resolve_name
 
 import numpy as np
 
-from enplace.frameworks.framework import load_function
 from enplace.frameworks.microbatches import Microbatches, on_microbatch
 from enplace.frameworks.registry import framework_of
 from enplace.placers.alternatives import (
@@ -30,7 +30,7 @@ def find_alternatives(
     rule: LoadRule = USUAL,
     cancelled: Callable[[], bool] = never,
 ) -> list[Alternative]:
-    """Predict what a person would pick instead of a plan, under the names that this person uses.
+    """Predict what people would pick instead of a plan, under the names that they use.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def find_alternatives(
         return found
     if objective == STEP_TIME and not found and why_not_mirrored(problem) == NO_ROOM:
         found.append(_without_room(problem, framework.data_parallel))
-    others: list[Alternative] = load_function(framework.alternatives)(
+    others: list[Alternative] = resolve_name(framework.alternatives)(
         problem, objective, rule, cancelled
     )
     return found + others
@@ -55,7 +55,7 @@ def find_alternatives(
 def alternatives_of_run(
     problem: Problem, plan: Plan, wanted: Microbatches | None, predicted_us: float
 ) -> tuple[str, list[Alternative]]:
-    """Predict what a person would pick instead of a plan that ran, and the plan, which comes first.
+    """Predict a plan that ran, and what people would pick instead of it.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def alternatives_of_run(
     objective : str
         Of what is predicted: for a pipeline, the time of a micro-batch.
     found : list of Alternative
-        Nothing where the framework names no alternatives.
+        The plan first; empty if the framework names no alternatives, or the plan splits ops.
     """
     framework = framework_of(problem.measured_profile)
     objective = STEP_TIME if wanted is None else THROUGHPUT

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 from enplace.errors import ClusterError, EnplaceError, FileError
@@ -300,7 +301,7 @@ class Framework:
             If ``wishes`` has what ``apply_options`` does not, or a wrong value.
         """
         wanted = read_values(self.apply_options, wishes, f"{self.name}'s apply")
-        return load_function(self.applier)(path, **wanted)
+        return resolve_name(self.applier)(path, **wanted)
 
     @property
     def state(self) -> str:
@@ -310,13 +311,6 @@ class Framework:
         if self.is_installed:
             return f"{self.name} is installed."
         return f"{self.name} is not installed. To add it, run: {self.install_command}"
-
-
-def load_function(name: str) -> Callable[..., Any]:
-    """Import a function, ``MODULE:FUNCTION``."""
-    module, _, function = name.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return found
 
 
 def unknown_framework(name: str) -> Framework:

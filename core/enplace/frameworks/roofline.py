@@ -107,7 +107,7 @@ DEFAULT_GPU = "h200"
 
 
 def find_gpu(name: str, flag: str) -> tuple[Gpu, tuple[str, ...]]:
-    """Return a GPU and, if it was not named but is the usual one, a sentence that says so."""
+    """Return the GPU of this name; without one the usual GPU, and a sentence that says so."""
     gpu = GPUS[name or DEFAULT_GPU]
     note = f"No GPU was named, so the {gpu.title} was taken; {flag} chooses another."
     return gpu, () if name else (note,)

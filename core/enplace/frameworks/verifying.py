@@ -10,7 +10,7 @@ import math
 import platform
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from enplace.frameworks import wishes
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.jobs import Replicas, RunRequest, measure_profile
 from enplace.frameworks.measured import SHARED_CACHES, SHARED_TURNS, MeasuredRun, median_us
-from enplace.frameworks.microbatches import Microbatches
+from enplace.frameworks.microbatches import find_microbatches
 from enplace.frameworks.nvml import driver_version, visible_cards
 from enplace.frameworks.registry import framework_of
 from enplace.frameworks.source import Source, source_of
@@ -374,16 +374,13 @@ def _check(
 
     schedule = None
     options = PlaceOptions(stop=Stop(SEARCH_S, cancelled=cancelled), progress=on_progress)
-    request = RunRequest(source, devices, steps, data_parallel=data_parallel)
-    wanted = Microbatches(STAGED, MICROBATCHES) if method == STAGED else None
-    if wanted is None and source.framework.uses_labels(devices):
-        request = replace(request, steps=min(steps, LABELLED_STEPS))
-    if wanted is not None:
-        wish: dict[str, Value] = {
-            wishes.PIPELINE.key: wanted.schedule,
-            wishes.MICROBATCHES.key: wanted.number,
-        }
-        request = replace(request, wishes=wish)
+    wished: dict[str, Value] = {}
+    if method == STAGED:
+        wished = {wishes.PIPELINE.key: STAGED, wishes.MICROBATCHES.key: MICROBATCHES}
+    elif source.framework.uses_labels(devices):
+        steps = min(steps, LABELLED_STEPS)
+    request = RunRequest(source, devices, steps, wished, data_parallel=data_parallel)
+    wanted = find_microbatches(wished)
     try:
         problem = Problem(profile, _cluster(source, devices, profile))
         chosen = method if wanted is None else DEFAULT_METHODS[THROUGHPUT]

@@ -3,7 +3,7 @@
 - Memory of a card, after Zhao et al. 2023 (PyTorch FSDP, VLDB 16, section 3.2): its share of the
   parameters, gradients and states of the optimiser, and the largest unsharded block: its weights
   while it computes, and its gradients until they are scattered. To that come the activations of
-  its samples, as they are in a step of its own.
+  its samples, as in a step with these alone.
 - Time: the step with its samples, where each updates its share of the weights. Before a block
   computes, in each pass, its weights are gathered; after its backward pass, its gradients are
   summed and scattered. Each is a pass around a ring, n - 1 rounds with an nth of the bytes
@@ -29,7 +29,7 @@ from enplace.placing.prices import rounds_price_us
 from enplace.text import count, ms
 from enplace.values.arrays import where_op
 from enplace.values.op_kinds import OpKind
-from enplace.values.problem import BoolArray, Problem
+from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL, IntArray, Profile
 from enplace.values.splits.graph import launch_us
 
@@ -94,27 +94,22 @@ def weight_bytes(profile: Profile) -> IntArray:
     They are those of the gradient that its update reads; all that it holds if there is none.
     """
     found = profile.persistent_bytes.copy()
-    is_variable = np.array([kind == OpKind.VARIABLE for kind in profile.kinds])
+    is_variable, is_update = (
+        np.array([kind == each for kind in profile.kinds])
+        for each in (OpKind.VARIABLE, OpKind.UPDATE)
+    )
     gradient = np.zeros(profile.n_ops, dtype=np.int64)  # of each update
-    into = _into_updates(profile) & ~is_variable[profile.edge_source]
+    into = is_update[profile.edge_op] & ~is_variable[profile.edge_source]
     np.maximum.at(gradient, profile.edge_op[into], profile.tensor_bytes[profile.edge_tensor[into]])
-    for source, _, op, _ in profile.edges[_into_updates(profile)].tolist():
-        if is_variable[source] and gradient[op]:
-            found[source] = min(found[source], gradient[op])
+    of = is_variable[profile.edge_source] & (gradient[profile.edge_op] > 0)
+    np.minimum.at(found, profile.edge_source[of], gradient[profile.edge_op[of]])
     return np.where(is_variable, found, 0)
-
-
-def _into_updates(profile: Profile) -> BoolArray:
-    """Find the edges that lead to updates; shape (n_edges,)."""
-    is_update = np.array([kind == OpKind.UPDATE for kind in profile.kinds])
-    found: BoolArray = is_update[profile.edge_op]
-    return found
 
 
 def _sharded(profile: Profile, n: int) -> Profile:
     """Return the profile of a card that has an nth of every weight, gradient and state."""
     is_update = np.array([kind == OpKind.UPDATE for kind in profile.kinds])
-    into = _into_updates(profile) & (profile.tensor_output[profile.edge_tensor] != CONTROL)
+    into = is_update[profile.edge_op] & (profile.tensor_output[profile.edge_tensor] != CONTROL)
     size = profile.tensor_bytes.copy()
     gradients = np.unique(profile.edge_tensor[into])
     size[gradients] = -(-size[gradients] // n)

@@ -2,7 +2,7 @@
 
 A script says neither what its stages are nor what its loss is. So its model is called with the
 first micro-batch of a batch, and its loss is taken of that; what either calls is the tape. Parts of
-it, each in its own process, are the stages of a pipeline (:mod:`.stages`). Whatever the script
+it, each in its own process, are the stages of a pipeline (:mod:`.stages`). A tensor that the script
 takes from outside of the tape is a part of the batch if it has a row for each sample, and else
 stays as it is.
 """
