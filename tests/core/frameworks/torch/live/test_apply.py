@@ -11,21 +11,17 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from enplace.errors import ClusterError  # noqa: E402
-from enplace.frameworks.source import source_of  # noqa: E402
 from enplace.frameworks.torch.device_map import find_modules  # noqa: E402
-from enplace.frameworks.torch.measure.measure import measured_profile  # noqa: E402
-from enplace.frameworks.torch.open.scripts import record_script  # noqa: E402
 from enplace.frameworks.torch.run import hooks  # noqa: E402
 from enplace.frameworks.torch.run.hooks import PlacedModules, modules_in_plan, torch_devices  # noqa: E402
 from enplace.machine import simulate  # noqa: E402
 from enplace.placing.settle import settle  # noqa: E402
-from enplace.processes.worker import ignore  # noqa: E402
 from enplace.readers.clusters import presets  # noqa: E402
-from enplace.values.measurement import Measurement  # noqa: E402
 from enplace.values.plan import Plan, follow_graph  # noqa: E402
 from enplace.values.problem import Problem  # noqa: E402
 from enplace.values.result import Result  # noqa: E402
 from enplace.writers import write_plan  # noqa: E402
+from torch_scripts import profile_of, script  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -73,10 +69,7 @@ for step in range(5):
 
 def made_plan(tmp_path, cluster="cpu-2", by_op=False):
     """Write the script, and a plan with its modules or ops at random."""
-    path = tmp_path / "train.py"
-    path.write_text(TEXT)
-    found = record_script(source_of(str(path), framework_name="torch"), 0, 0, ignore)
-    profile = measured_profile("model", found.step, found.timing, Measurement(framework="torch"))
+    profile = profile_of(script(tmp_path, TEXT))
     problem, rng = Problem(profile, presets()[cluster]), np.random.default_rng(2)
     device = settle(problem, rng.integers(0, 2, profile.n_ops))
     for group in find_modules(profile):

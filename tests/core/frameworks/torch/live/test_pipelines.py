@@ -12,9 +12,6 @@ from torch import nn  # noqa: E402
 from enplace.errors import ClusterError, EnplaceError, PlanError  # noqa: E402
 from enplace.frameworks.jobs import RunRequest, run_job  # noqa: E402
 from enplace.frameworks.microbatches import Microbatches  # noqa: E402
-from enplace.frameworks.source import source_of  # noqa: E402
-from enplace.frameworks.torch.measure.measure import measured_profile  # noqa: E402
-from enplace.frameworks.torch.open.scripts import record_script  # noqa: E402
 from enplace.frameworks.torch.pipelines import pipelines  # noqa: E402
 from enplace.frameworks.torch.pipelines.again import MadeAgain, RunAgain  # noqa: E402
 from enplace.frameworks.torch.pipelines.pipelines import check_pipeline, run_pipeline  # noqa: E402
@@ -23,9 +20,9 @@ from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape  
 from enplace.frameworks.torch.run.run import run_plain  # noqa: E402
 from enplace.processes.worker import WorkerError, ignore  # noqa: E402
 from enplace.readers.clusters import presets  # noqa: E402
-from enplace.values.measurement import Measurement  # noqa: E402
 from enplace.values.plan import Plan, follow_graph  # noqa: E402
 from enplace.values.problem import Problem  # noqa: E402
+from torch_scripts import profile_of, script  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
@@ -170,11 +167,8 @@ for step in range(12):
 
 def pipeline(tmp_path, schedule="1f1b", *words, recompute=()):
     """Profile the script, put its first half on one device, and make the job of a pipeline."""
-    path = tmp_path / "train.py"
-    path.write_text(SCRIPT)
-    source = source_of(str(path), arguments=words, framework_name="torch")
-    found = record_script(source, 1, 0, ignore)
-    profile = measured_profile("model", found.step, found.timing, Measurement(framework="torch"))
+    source = script(tmp_path, SCRIPT, *words)
+    profile = profile_of(source, 1)
     problem = Problem(profile, presets()["cpu-2"])
     second = {"interleaved": ("layers_0", "head", "loss"), "zbv": ("layers_0", "layers_1")}
     late = ("layers_1", "layers_2", "head", "loss")

@@ -12,20 +12,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from enplace.errors import ClusterError, EnplaceError  # noqa: E402
-from enplace.frameworks.source import source_of  # noqa: E402
 from enplace.frameworks.torch.hosts import host_lines  # noqa: E402
-from enplace.frameworks.torch.measure.measure import measured_profile  # noqa: E402
-from enplace.frameworks.torch.open.scripts import record_script  # noqa: E402
 from enplace.frameworks.torch.pipelines import joining  # noqa: E402
 from enplace.machine import simulate  # noqa: E402
-from enplace.processes.worker import ignore  # noqa: E402
 from enplace.readers.cluster_json import cluster_from_json  # noqa: E402
 from enplace.readers.clusters import presets  # noqa: E402
-from enplace.values.measurement import Measurement  # noqa: E402
 from enplace.values.plan import Plan, follow_graph  # noqa: E402
 from enplace.values.problem import Problem  # noqa: E402
 from enplace.values.result import Result  # noqa: E402
 from enplace.writers import write_plan  # noqa: E402
+from torch_scripts import profile_of, script  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
@@ -92,13 +88,9 @@ print(total(model.state_dict().values()), total(each["exp_avg"] for each in stat
 STAGES = ("layers_1", "layers_2", "head", "loss")
 
 
-def made_plan(tmp_path, script=SCRIPT, cluster=None):
+def made_plan(tmp_path, text=SCRIPT, cluster=None):
     """Write the script, and a plan with its second half on another device."""
-    path = tmp_path / "train.py"
-    path.write_text(script)
-    source = source_of(str(path), framework_name="torch")
-    found = record_script(source, 0, 0, ignore)
-    profile = measured_profile("model", found.step, found.timing, Measurement(framework="torch"))
+    profile = profile_of(script(tmp_path, text))
     problem = Problem(profile, cluster or presets()["cpu-2"])
     device = np.array([int(any(s in name for s in STAGES)) for name in profile.op_names])
     plan = Plan(device, follow_graph(profile, np.arange(profile.n_ops)), method="test")
@@ -287,11 +279,11 @@ def test_what_a_stage_cannot_do_is_refused_in_a_line(tmp_path):
 
 def test_where_a_process_dies_or_has_another_plan_nothing_is_left_running(tmp_path):
     made_plan(tmp_path)
-    script = SCRIPT.replace("sys.argv[1], ", "sys.argv[1 + int(os.environ['RANK'])], ")
-    script = script.replace("import sys", "import os, sys\nprint(os.getpid(), flush=True)", 1)
+    text = SCRIPT.replace("sys.argv[1], ", "sys.argv[1 + int(os.environ['RANK'])], ")
+    text = text.replace("import sys", "import os, sys\nprint(os.getpid(), flush=True)", 1)
     dies = "if optimizer.state and os.environ['RANK'] == '1': os.kill(os.getpid(), 9)"
-    script = script.replace("scheduler.step()", f"scheduler.step()\n        {dies}")
-    (tmp_path / "train.py").write_text(script)
+    text = text.replace("scheduler.step()", f"scheduler.step()\n        {dies}")
+    (tmp_path / "train.py").write_text(text)
     (tmp_path / "other.json").write_text((tmp_path / "plan.json").read_text() + "\n")
     for second in ("plan.json", "other.json"):
         run = torchrun(tmp_path, "plan.json", second)

@@ -7,17 +7,14 @@ torch = pytest.importorskip("torch")
 
 from enplace.errors import ClusterError, PlanError  # noqa: E402
 from enplace.frameworks.measured import NOT_SEEN, run_from, run_message  # noqa: E402
-from enplace.frameworks.source import source_of  # noqa: E402
-from enplace.frameworks.torch.measure.measure import measured_profile  # noqa: E402
-from enplace.frameworks.torch.open.scripts import record_script  # noqa: E402
 from enplace.frameworks.torch.record.recording import LoadError  # noqa: E402
 from enplace.frameworks.torch.run.run import check_devices, run_placed, run_plain  # noqa: E402
 from enplace.placing.settle import settle  # noqa: E402
 from enplace.processes.worker import ignore  # noqa: E402
 from enplace.readers.clusters import presets  # noqa: E402
-from enplace.values.measurement import Measurement  # noqa: E402
 from enplace.values.plan import Plan, follow_graph  # noqa: E402
 from enplace.values.problem import Problem  # noqa: E402
+from torch_scripts import profile_of, script  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -67,16 +64,9 @@ for step in range(12):
 """
 
 
-def script(tmp_path, text):
-    path = tmp_path / "train.py"
-    path.write_text(text)
-    return source_of(str(path), framework_name="torch")
-
-
 def planned(source, seed=0, cluster="cpu-2"):
     """Profile a script, and place its ops at random."""
-    found = record_script(source, 1, 0, ignore)
-    profile = measured_profile("model", found.step, found.timing, Measurement(framework="torch"))
+    profile = profile_of(source, 1)
     problem = Problem(profile, presets()[cluster])
     device = settle(problem, np.random.default_rng(seed).integers(0, 2, profile.n_ops))
     order = np.random.default_rng(seed + 1).permutation(profile.n_ops)

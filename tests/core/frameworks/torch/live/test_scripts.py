@@ -40,6 +40,7 @@ from enplace.values.measurement import Measurement  # noqa: E402
 from enplace.values.plan import Plan  # noqa: E402
 from enplace.values.problem import Problem  # noqa: E402
 from enplace.values.result import Result  # noqa: E402
+from torch_scripts import script  # noqa: E402
 from torch_steps import read_step  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -101,12 +102,6 @@ if __name__ == "__main__":
         optimizer.step()
         optimizer.zero_grad()
 """
-
-
-def script(tmp_path, text, *words):
-    path = tmp_path / "train.py"
-    path.write_text(text)
-    return source_of(str(path), arguments=words, framework_name="torch")
 
 
 def record(source, steps=0):
