@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
+from enplace.frameworks.fill_cards import BUFFER, fill_cards
 from enplace.serving.costs import Costs
 from enplace.serving.splits import Served, Share, Split, evaluate
 
@@ -58,18 +59,11 @@ def balanced_split(costs: Costs) -> Split:
     cards, devices = _cards(costs), machine.cluster.devices
     head = decoder.last_bytes + (0 if decoder.is_tied else decoder.head_bytes)
     modules = [decoder.first_bytes, *map(int, decoder.layer_bytes), head]
-    share = decoder.n_bytes // len(cards) + int(1.25 * max(modules[1:-1]))
-    most = [min(share, devices[card].capacity_bytes) for card in cards[:-1]]
-    most.append(int(devices[cards[-1]].capacity_bytes * (0.9 if len(cards) == 1 else 1)))
-    held, at, on = 0, 0, list[int]()
-    for number, n_bytes in enumerate(modules):
-        # The first card keeps room for the largest module that is still to come.
-        while at < len(cards) and held + n_bytes > most[at] - (
-            max(modules[number + 1 :], default=0) if at == 0 else 0
-        ):
-            at, held = at + 1, 0
-        held += n_bytes
-        on.append(at)
+    share = decoder.n_bytes // len(cards) + int(BUFFER * max(modules[1:-1]))
+    capacity_bytes = [devices[card].capacity_bytes for card in cards]
+    if len(cards) == 1:
+        capacity_bytes = [int(0.9 * each) for each in capacity_bytes]
+    on = fill_cards(modules, share, capacity_bytes)
     used = [*cards, cards[-1] if machine.host is None else machine.host]
     counts = Counter(used[at] for at in on[1:-1])
     return tuple(Share(device, counts[device]) for device in dict.fromkeys(used[at] for at in on))

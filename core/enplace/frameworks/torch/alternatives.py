@@ -21,6 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from enplace.frameworks.fill_cards import BUFFER, fill_cards
 from enplace.frameworks.torch.device_map import PARAMETERS, block_of
 from enplace.frameworks.torch.fsdp import block_bytes, predict_fsdp, weight_bytes
 from enplace.frameworks.torch.names import scope_of_module
@@ -33,9 +34,6 @@ from enplace.values.arrays import IntArray
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import LATENCY, STEP_TIME, Problem
 from enplace.values.profile import Profile
-
-BUFFER = 1.25
-"""What accelerate adds to an equal share of the weights, in largest blocks."""
 
 BALANCED, EVEN, TITAN = 'device_map="balanced"', "even layers", "torchtitan's rule"
 
@@ -175,14 +173,7 @@ def balanced_map(profile: Profile, capacity_bytes: Sequence[int]) -> dict[str, i
     numbered = [size.get(block, 0) for block in home if block_of(f"{block}/x") == block]
     buffer = int(BUFFER * max(max(numbered, default=0), sum(leaf.values()) // max(len(leaf), 1)))
     share = sum(size.values()) // len(capacity_bytes) + buffer
-    room = [min(share, most) for most in capacity_bytes[:-1]] + [capacity_bytes[-1]]
-    card: dict[str, int] = {}
-    at, used = 0, 0
     blocks = [block for block in home if home[block] == block]
-    for number, block in enumerate(blocks):
-        left = max((size.get(each, 0) for each in blocks[number + 1 :]), default=0)
-        while at < len(room) and used + size.get(block, 0) > room[at] - (left if at == 0 else 0):
-            at, used = at + 1, 0
-        card[block] = at
-        used += size.get(block, 0)
+    cards = fill_cards([size.get(block, 0) for block in blocks], share, capacity_bytes)
+    card = dict(zip(blocks, cards, strict=True))
     return {block: card[home[block]] for block in home}
