@@ -2,7 +2,7 @@
 
 Everything goes through the command line: profile a decoder, place it for throughput, run the stages
 as 1F1B. The uneven decoder has a head that takes as long as most of its layers together, so that
-as many layers for each process are no good stages.
+stages of equally many layers are poor.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def tune_job(request: RunRequest, rounds: int, problem: Problem, plan: Plan) -> 
 
 
 def check_tunable(request: RunRequest) -> None:
-    """Refuse to tune where a run measures no step time, or no part of it.
+    """Refuse to tune where a run measures no step time, and wishes that tuning does not take.
 
     Raises
     ------

@@ -11,7 +11,7 @@ All split the model between blocks, in the order of its parameters or of its lay
 - *torchtitan*: the embedding counts as one layer more and the output as another, and then the
   stages are as even (``generate_llm_fqn_per_model_part``, with its weights of 1).
 
-With schedules that have two stages on each card, both counts of layers do, too.
+For schedules with two stages on each card, both rules count the layers of twice as many stages.
 """
 
 from __future__ import annotations

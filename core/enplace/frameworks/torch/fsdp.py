@@ -2,8 +2,8 @@
 
 - Memory of a card, after Zhao et al. 2023 (PyTorch FSDP, VLDB 16, section 3.2): its share of the
   parameters, gradients and states of the optimiser, and the largest unsharded block: its weights
-  while it computes, and its gradients until they are scattered. To that come the activations of
-  its samples, as in a step with these alone.
+  while it computes, and its gradients until they are scattered. The activations of its samples
+  are added, as in a step with these alone.
 - Time: the step with its samples, where each updates its share of the weights. Before a block
   computes, in each pass, its weights are gathered; after its backward pass, its gradients are
   summed and scattered. Each is a pass around a ring, n - 1 rounds with an nth of the bytes

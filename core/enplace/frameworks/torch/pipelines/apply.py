@@ -39,8 +39,8 @@ class PipelineApplication:
         cut, times = self.pipeline.cut, self.pipeline.times
         if cut is None or not times.step_us:
             return (
-                f"{self.path}: no model with the plan's parameters has been trained; else, each "
-                f"process runs the whole model"
+                f"{self.path}: no model with the plan's parameters has been trained, and all else "
+                f"runs whole in each process"
             )
         steps = count(len(times.step_us), "step")
         busy = sum(times.busy_us) / sum(times.step_us)

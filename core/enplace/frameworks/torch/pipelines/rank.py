@@ -104,7 +104,7 @@ class Staged:
 
 
 class Pipeline:
-    """Runs the training steps of a script's model as a pipeline; this process is one of it.
+    """Runs the training steps of a script's model as a pipeline, of which this process is a part.
 
     Attributes
     ----------

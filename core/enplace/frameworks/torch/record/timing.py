@@ -4,7 +4,7 @@ On a CPU a call's time is the shortest on the wall of several recordings, and a 
 several steps, because other programs only make them longer. A script with few steps gives few of
 both, so a call's wait is left out if it is as long as the turn of another program: a thread that
 shares its work with others computes its own part meanwhile. A step may also wait for its data, so
-of its time that is left out in which the thread that waited longest was ready but had no core.
+only the time is left out in which the thread that waited longest was ready but had no core.
 Threads that wait for each other sleep soon: on a busy machine, they would compute nothing for a
 turn each. On a GPU, kernels run long after the call that launched them, so PyTorch's profiler
 traces them; plain steps are timed by events on the GPU itself, without ever waiting for it.
