@@ -35,7 +35,7 @@ from enplace.values.schedule import Schedule
 from enplace_studio.explain.reasons import find_lock
 from enplace_studio.model import edits
 from enplace_studio.model.open_project import Constraint, OpenProject
-from enplace_studio.model.prices import simulate_changed, value_us
+from enplace_studio.model.prices import simulate_changed
 
 MOST_GROUPS, MOST_UNITS = 20, 8
 """Most groups whose moves are tried for what a lock costs, and placement units for the others."""
@@ -242,16 +242,16 @@ def step_without(project: OpenProject, constraint: Constraint) -> float | None:
     current = project.current
     if current is None or not _follows(project.problem, current.plan):
         return None
-    best_us = value_us(current.schedule)
+    best_us = current.schedule.value_us
     for candidate in _candidates(project, constraint, without(project.problem, constraint)):
         try:
             schedule = candidate()
         except EnplaceError:  # not there either
             continue
         # Adding up the memory takes as long as the simulation.
-        is_better = value_us(schedule) < best_us
+        is_better = schedule.value_us < best_us
         if is_better and (schedule.fits or not current.schedule.fits):
-            best_us = value_us(schedule)
+            best_us = schedule.value_us
     return best_us
 
 

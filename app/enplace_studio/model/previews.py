@@ -21,7 +21,7 @@ from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.call_later import take_turn
 from enplace_studio.model.edits import moved_schedule, unit_ops
 from enplace_studio.model.open_project import OpenProject
-from enplace_studio.model.prices import change_text, price_text, value_us
+from enplace_studio.model.prices import change_text, price_text
 
 LIMIT = 64
 """Largest number of previews kept for a project."""
@@ -165,8 +165,8 @@ def find_preview(
     reason = explain_step(before, after) if explain and is_of_step else ""
     whys = tuple(why_there(before, after, moved, device)) if explain else ()
     return Preview(
-        value_us(after),
-        value_us(after) - value_us(before),
+        after.value_us,
+        after.value_us - before.value_us,
         after.peak_bytes,
         after.fits,
         reason=reason,

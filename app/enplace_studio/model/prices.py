@@ -28,12 +28,6 @@ def simulate_changed(problem: Problem, plan: Plan) -> Schedule:
     return simulate_priced(problem, replace(plan, subgraph=None))
 
 
-def value_us(schedule: Schedule) -> float:
-    """Return what the plan of a schedule minimises."""
-    own_us = schedule.plan.value_us
-    return schedule.makespan_us if own_us is None else own_us
-
-
 def headline(plan: Plan, schedule: Schedule) -> str:
     """Return the number that a plan minimises: ``148.9 ms``, ``24.1 ms/sample``."""
     if plan.value_us is None:
@@ -50,7 +44,7 @@ def price_text(schedule: Schedule) -> str:
 def change_text(before: Schedule, after: Schedule) -> str:
     """Return the change of that number: ``+3.2 ms``, ``+3.2 ms/sample``."""
     per = "" if after.plan.value_us is None else PER[after.plan.objective]
-    return ms(value_us(after) - value_us(before), signed=True) + per
+    return ms(after.value_us - before.value_us, signed=True) + per
 
 
 def what_if_text(compute: float, links: float) -> str:

@@ -126,7 +126,7 @@ def plan_as_alternative(
     return Alternative(
         plan.method,
         problem.cluster,
-        schedule.makespan_us if plan.value_us is None else plan.value_us,
+        schedule.value_us,
         most_bytes(schedule),
         int(schedule.transfer_bytes.sum()),
         about,

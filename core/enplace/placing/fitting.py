@@ -73,12 +73,8 @@ def find_fit(made: Schedule, options: PlaceOptions, others: Iterable[Plan] = ())
 
 def best_fit(found: Iterable[Schedule]) -> Schedule | None:
     """Return the best of some schedules that fits, if any does."""
-
-    def value_us(each: Schedule) -> float:
-        value_us = each.plan.value_us
-        return each.makespan_us if value_us is None else value_us
-
-    return min((each for each in found if each.fits), key=value_us, default=None)
+    fitting = (each for each in found if each.fits)
+    return min(fitting, key=lambda each: each.value_us, default=None)
 
 
 def limit_packing(stop: Stop) -> Stop:

@@ -41,6 +41,10 @@ REMEMBERED = 16
 
 NO_FIT_IN_TIME = "There was too little time to find a plan that fits in memory."
 
+CLIMB_S, CLIMB_SHARE = 10.0, 0.5
+"""Where constraints have budgets, the plan to begin from is improved first: with this time limit if
+none is set, and for this share of the time that is left."""
+
 
 def place(problem: Problem, method: str, *, options: PlaceOptions | None = None) -> Result:
     """Solve a problem with one of the registered methods.
@@ -274,10 +278,6 @@ def _tell(move: NextMove, method: str, options: PlaceOptions) -> None:
     )
 
 
-CLIMB_S, CLIMB_SHARE = 10.0, 0.5
-"""Time for improving a plan to stay close to, without a limit, and the share of it that is used."""
-
-
 class _Watch:
     """Runs a placer on the graph that it sees, and keeps the last incumbent that it reports.
 
@@ -349,8 +349,8 @@ class _Watch:
     def _measured(self, plan: Plan) -> Incumbent:
         """Measure a plan that may have been repaired, to compare it with those before."""
         schedule = simulate(split_problem(self._problem, plan.splits), plan)
-        value_us = schedule.makespan_us if plan.value_us is None else plan.value_us
-        return Incumbent(plan.device, value_us, 0.0, excess_bytes=schedule.excess_bytes)
+        excess_bytes = schedule.excess_bytes
+        return Incumbent(plan.device, schedule.value_us, 0.0, excess_bytes=excess_bytes)
 
     def _pass_on(self, progress: Progress) -> None:
         if progress.incumbent is not None:

@@ -75,8 +75,7 @@ class Result:
     @property
     def value_us(self) -> float:
         """The step time, the time per sample or the latency."""
-        value_us = self.plan.value_us
-        return self.schedule.makespan_us if value_us is None else value_us
+        return self.schedule.value_us
 
     @property
     def step_bound_us(self) -> float | None:

@@ -141,6 +141,11 @@ class Schedule(Frozen):
         last_transfer = self.transfer_finish_us.max(initial=0.0)
         return float(max(self.op_finish_us.max(), last_transfer))
 
+    @property
+    def value_us(self) -> float:
+        """What the plan minimises: the step time, the time per sample or the latency."""
+        return self.makespan_us if self.plan.value_us is None else self.plan.value_us
+
     @cached_property
     def transfer_from(self) -> IntArray:
         """Source device of each transfer; shape (n_transfers,)."""
