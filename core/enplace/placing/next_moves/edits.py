@@ -6,14 +6,14 @@ critical path, whole blocks before single ops, and what was good a moment ago be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
 
 import numpy as np
 
-from enplace.machine import CriticalPath, critical_path
+from enplace.machine import critical_path
 from enplace.machine.layout import build_machine
 from enplace.placing.moves import make_level
 from enplace.placing.settle import by_placed_rank
@@ -42,13 +42,14 @@ class Edit:
     ops : int array
         What moves, or runs at another time.
     others : int array
-        What it is swapped with, or the op that it goes before; empty for other kinds.
+        What they are swapped with, or the op that they go before; empty for other kinds.
     devices : tuple of int
         Where ``ops`` go; for a swap, then where ``others`` go.
     make : callable
         Makes the plan.
     how : str
-        The dimension of a split.
+        The dimension of a split; ``again`` if a device is to run its forward ops again, and
+        ``keep`` if it is to keep what they make.
     """
 
     kind: str
@@ -57,6 +58,11 @@ class Edit:
     devices: tuple[int, ...]
     make: Callable[[], Plan]
     how: str = ""
+
+    @property
+    def moved(self) -> IntArray:
+        """All ops that run elsewhere, or at another time."""
+        return np.union1d(self.ops, self.others) if self.kind == SWAP else self.ops
 
 
 _NONE = np.zeros(0, dtype=np.int64)
@@ -76,13 +82,12 @@ def edits_of(schedule: Schedule, again: Iterable[tuple[IntArray, int]] = ()) -> 
     blocks, units = _blocks(problem), _units(problem)
     by_share = _by_share([*blocks, *(unit for unit in units if path_us[unit].any())], path_us)
 
-    def moves(groups: Iterable[IntArray], devices: Iterable[int]) -> Iterator[Edit]:
-        where = list(devices)
+    def moves(groups: Iterable[IntArray], devices: Sequence[int]) -> Iterator[Edit]:
         for ops in groups:
-            for device in where:
+            for device in devices:
                 yield from _move(problem, plan, ops, device, seen)
 
-    gpus = problem.cluster.gpus or tuple(range(problem.cluster.n_devices))
+    gpus = problem.cluster.gpus
     rest = [device for device in range(problem.cluster.n_devices) if device not in gpus]
     if plan.objective == THROUGHPUT:
         yield from _recomputes(problem, plan)
@@ -91,7 +96,7 @@ def edits_of(schedule: Schedule, again: Iterable[tuple[IntArray, int]] = ()) -> 
     yield from _orders(schedule)
     yield from moves(_stretches(schedule), gpus)
     yield from moves(by_share, gpus)
-    yield from _splits(schedule, gpus)
+    yield from _splits(schedule, gpus, path_us)
     yield from _swaps(problem, plan, by_share, units, path_us)
     yield from moves(units, gpus)
     yield from moves(units, rest)
@@ -127,8 +132,7 @@ def _units(problem: Problem) -> list[IntArray]:
 
 def _by_share(blocks: list[IntArray], path_us: FloatArray) -> list[IntArray]:
     """Sort blocks by how much of the critical path they take for their size."""
-    share = [float(path_us[ops].sum()) / np.sqrt(len(ops)) for ops in blocks]
-    return [blocks[at] for at in np.argsort(-np.array(share), kind="stable").tolist()]
+    return sorted(blocks, key=lambda ops: -float(path_us[ops].sum()) / np.sqrt(len(ops)))
 
 
 def _move(
@@ -152,7 +156,8 @@ def _placed(plan: Plan, ops: IntArray, device: int | IntArray) -> Plan:
 def _stretches(schedule: Schedule) -> Iterator[IntArray]:
     """List the ops of the critical path that run one after another on a device, and the ends."""
     problem, path = schedule.problem, critical_path(schedule)
-    device = np.where(path.is_transfer, -1, schedule.plan.device[_ops_of(path)])
+    ops = np.where(path.is_transfer, 0, path.number)
+    device = np.where(path.is_transfer, -1, schedule.plan.device[ops])
     cuts = np.flatnonzero(np.diff(device)) + 1
     units = _units(problem)
     for at in np.split(np.arange(len(device)), cuts):
@@ -162,12 +167,6 @@ def _stretches(schedule: Schedule) -> Iterator[IntArray]:
                 chosen = np.unique(problem.unit[path.number[at[slice(*part)]]])
                 yield np.concatenate([units[unit] for unit in chosen.tolist()])
             size //= 2
-
-
-def _ops_of(path: CriticalPath) -> IntArray:
-    """Return the op of each step of a path; anything for a transfer."""
-    ops: IntArray = np.where(path.is_transfer, 0, path.number)
-    return ops
 
 
 # Orders
@@ -200,7 +199,7 @@ def _ready_us(schedule: Schedule) -> FloatArray:
     """Find when the last input of each op is on its device; shape (n_ops,)."""
     profile, device = schedule.problem.profile, schedule.plan.device
     n = schedule.problem.cluster.n_devices
-    arrival_us = np.zeros((len(profile.tensor_op), n))
+    arrival_us = np.zeros((profile.n_tensors, n))
     arrival_us[schedule.transfer_tensor, schedule.transfer_to] = schedule.transfer_finish_us
     to, tensor = device[profile.edge_op], profile.edge_tensor
     here = device[profile.edge_source] == to
@@ -225,10 +224,10 @@ def _before(problem: Problem, plan: Plan, op: int, anchor: int) -> Plan:
 # Splits, swaps, recomputing
 
 
-def _splits(schedule: Schedule, gpus: Iterable[int]) -> Iterator[Edit]:
+def _splits(schedule: Schedule, gpus: Iterable[int], path_us: FloatArray) -> Iterator[Edit]:
     """Split the longest ops of the critical path in two, one part on another GPU."""
     problem, plan = schedule.problem, schedule.plan
-    profile, path_us = problem.profile, _path_us(schedule)
+    profile = problem.profile
     if problem.splits or plan.objective == THROUGHPUT or profile.measured.runs_as_recorded:
         return  # a script that runs as it is runs its ops whole
     kinds = ((kind, rows) for kind, rows in problem.constraints.items() if kind.key != Before.key)
@@ -301,9 +300,8 @@ def _swap(problem: Problem, plan: Plan, one: IntArray, other: IntArray) -> Itera
 def _recomputes(problem: Problem, plan: Plan) -> Iterator[Edit]:
     """Have each device of a pipeline keep its activations, or run its forward ops again."""
     for device in np.unique(plan.device).tolist():
-        others = tuple(each for each in plan.recompute if each != device)
-        chosen = others if device in plan.recompute else tuple(sorted((*others, device)))
         ops = np.flatnonzero(plan.device == device)
         how = "keep" if device in plan.recompute else "again"
+        chosen = tuple(sorted({device}.symmetric_difference(plan.recompute)))
         make = partial(replace, plan, recompute=chosen)
         yield Edit(RECOMPUTE, ops, _NONE, (device,), make, how)

@@ -17,7 +17,7 @@ from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
 from enplace.machine.pipelines.pipeline import fill_pipeline
 from enplace.names.groups import group_ops
-from enplace.placing.next_moves.edits import MOVE, SPLIT, SWAP, Edit, edits_of, graph_of
+from enplace.placing.next_moves.edits import MOVE, SPLIT, Edit, edits_of, graph_of
 from enplace.placing.next_moves.words import reason_of, title_of
 from enplace.placing.stop import Stop
 from enplace.placing.stopwatch import Stopwatch
@@ -41,7 +41,6 @@ USUAL_S = 20.0
 
 WITHIN = 0.5
 """Share of what moves to a device that must run in an idle time there to fit in."""
-
 
 STEP_S = 1.0
 """How long a climb looks for each of its moves, once it has found one."""
@@ -117,7 +116,7 @@ Report = Callable[[Sequence[NextMove]], object]
 
 
 def ignore(_: Sequence[NextMove]) -> None:
-    """Take no notice of what has been found so far."""
+    """Take no notice of the moves found so far."""
 
 
 def next_moves(
@@ -221,7 +220,7 @@ class _Search:
 
     def try_edit(self, edit: Edit) -> bool:
         """Price an edit, and return whether it is among the best."""
-        if self._idle is not None and self._idle.device not in edit.devices:
+        if self._idle is not None and not _may_fill(edit, self._idle):
             return False
         try:
             plan = edit.make()
@@ -229,7 +228,7 @@ class _Search:
             after = simulate(graph, check_claims(graph, plan))
         except EnplaceError:  # a constraint forbids it, or ops would wait for each other
             return False
-        time_us, most_us = value_us(after), (1 - LEAST) * value_us(self.before)
+        time_us, most_us = after.value_us, (1 - LEAST) * self.before.value_us
         if not self._excess and time_us >= most_us:
             return False
         excess = _excess_bytes(graph, after)
@@ -262,22 +261,16 @@ class _Search:
             edit.kind,
             title_of(self.before, self._grouping, edit),
             reason_of(self.before, after, edit),
-            np.union1d(edit.ops, edit.others) if edit.kind == SWAP else edit.ops,
+            edit.moved,
             edit.devices,
             priced.plan,
-            value_us(self.before),
+            self.before.value_us,
             priced.value_us,
             self._excess,
             priced.excess_bytes,
         )
         self._told[priced] = made
         return made
-
-
-def value_us(schedule: Schedule) -> float:
-    """Return what the plan of a schedule minimises, in µs."""
-    own_us = schedule.plan.value_us
-    return schedule.makespan_us if own_us is None else own_us
 
 
 def _excess_bytes(problem: Problem, schedule: Schedule) -> int:
@@ -295,13 +288,14 @@ def _is_alike(one: Edit, other: Edit) -> bool:
     return shared >= SAME * (len(one.ops) + len(other.ops) - shared)
 
 
+def _may_fill(edit: Edit, idle: Idle) -> bool:
+    """Whether an edit may have a device run more; the parts of a split have other numbers."""
+    return idle.device in edit.devices and edit.kind != SPLIT
+
+
 def _runs_within(after: Schedule, edit: Edit, idle: Idle) -> bool:
     """Whether most of what an edit has a device run is run in its idle time."""
-    plan, ops = after.plan, edit.ops
-    if edit.kind == SPLIT:
-        return False  # its parts have other numbers
-    ops = np.union1d(ops, edit.others) if edit.kind == SWAP else ops
-    ops = ops[plan.device[ops] == idle.device]
+    ops = edit.moved[after.plan.device[edit.moved] == idle.device]
     start_us, finish_us = after.op_start_us[ops], after.op_finish_us[ops]
     within_us = np.minimum(finish_us, idle.until_us) - np.maximum(start_us, idle.since_us)
     work_us = float((finish_us - start_us).sum())

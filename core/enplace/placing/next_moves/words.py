@@ -20,10 +20,10 @@ TOLD_US, TOLD_BYTES = 0.5, 1 << 20
 """Changes below these are not told."""
 
 TOLD_SHARE = 0.1
-"""Share of what a move gains from which idle time that it fills is told."""
+"""Idle time that a move fills is told if it is more than this share of what the move gains."""
 
 MOST_SHIFTED = 6.0
-"""Where the parts of the critical path change by more than so many times what they gain, it is
+"""Where the parts of the critical path change by more than so many times what the step gains, it is
 another path: what it is made of tells nothing."""
 
 ANOTHER_PATH = "other ops are on the critical path then"
