@@ -16,6 +16,7 @@ import numpy as np
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.machine.op_passes import backward_ops, given_by_variables
+from enplace.placing.settle import position_by
 from enplace.values.arrays import BoolArray, FloatArray, IntArray, inverse
 from enplace.values.op_kinds import OpKind
 from enplace.values.plan import Plan
@@ -49,32 +50,35 @@ class Kept:
         return backward_ops(self.problem)
 
     @cached_property
-    def data(self) -> list[tuple[int, int]]:
-        """The pairs of an op and one that reads what it makes."""
-        profile = self.problem.profile
-        is_data = profile.tensor_output[profile.edge_tensor] != CONTROL
-        pairs = zip(profile.edge_source[is_data], profile.edge_op[is_data], strict=True)
-        return list(dict.fromkeys((int(a), int(b)) for a, b in pairs))
+    def reads_late(self) -> BoolArray:
+        """The backward ops that need what they read, and not only its shape."""
+        kinds = self.problem.profile.kinds
+        return self.backward & np.array([kind != OpKind.SHAPE for kind in kinds])
 
     @cached_property
     def readers(self) -> list[list[int]]:
-        found: list[list[int]] = [[] for _ in range(self.problem.profile.n_ops)]
-        for source, reader in self.data:
-            found[source].append(reader)
-        return found
+        """Of each op, those that read what it makes."""
+        profile = self.problem.profile
+        return self._other_ends(profile.edge_source, profile.edge_op)
 
     @cached_property
     def inputs(self) -> list[list[int]]:
-        found: list[list[int]] = [[] for _ in range(self.problem.profile.n_ops)]
-        for source, reader in self.data:
-            found[reader].append(source)
-        return found
+        """Of each op, those that make what it reads."""
+        profile = self.problem.profile
+        return self._other_ends(profile.edge_op, profile.edge_source)
+
+    def _other_ends(self, near: IntArray, far: IntArray) -> list[list[int]]:
+        """List for each op the other ends of its edges that carry data, each once."""
+        profile = self.problem.profile
+        is_data = profile.tensor_output[profile.edge_tensor] != CONTROL
+        found: list[dict[int, None]] = [{} for _ in range(profile.n_ops)]
+        for op, other in zip(near[is_data].tolist(), far[is_data].tolist(), strict=True):
+            found[op][other] = None
+        return list(map(list, found))
 
     def late(self, op: int) -> list[int]:
         """Return the backward ops that read what an op makes, and not only its shape."""
-        kinds = self.problem.profile.kinds
-        readers = (reader for reader in self.readers[op] if self.backward[reader])
-        return [reader for reader in readers if kinds[reader] != OpKind.SHAPE]
+        return [reader for reader in self.readers[op] if self.reads_late[reader]]
 
     @cached_property
     def can(self) -> BoolArray:
@@ -91,33 +95,29 @@ class Kept:
     def kept_bytes(self) -> IntArray:
         """The bytes of each op that are kept for backward ops, views of others excepted."""
         profile = self.problem.profile
-        is_shape = np.array([kind == OpKind.SHAPE for kind in profile.kinds])
-        until = np.zeros(profile.n_tensors, dtype=bool)
-        until[profile.edge_tensor[(self.backward & ~is_shape)[profile.edge_op]]] = True
-        until &= ~self.backward[profile.tensor_op]
+        is_kept = np.zeros(profile.n_tensors, dtype=bool)
+        is_kept[profile.edge_tensor[self.reads_late[profile.edge_op]]] = True
+        is_kept &= ~self.backward[profile.tensor_op]
         found = np.zeros(profile.n_ops, dtype=np.int64)
-        np.add.at(found, profile.tensor_op[until], profile.held_bytes[until])
+        np.add.at(found, profile.tensor_op[is_kept], profile.held_bytes[is_kept])
         return found
 
     @cached_property
     def time_us(self) -> FloatArray:
         """The least time of each op on any device."""
-        time_us = self.problem.time_us
-        least: FloatArray = np.where(np.isfinite(time_us), time_us, np.inf).min(axis=1)
+        least: FloatArray = self.problem.time_us.min(axis=1)
         return least
-
-    @cached_property
-    def order(self) -> IntArray:
-        return self.problem.profile.topological_order
 
     def families(self) -> Iterator[frozenset[int]]:
         """Yield sets of ops: the cheapest for their bytes, within parts of the model."""
         seen = set[frozenset[int]]()
         ops = np.flatnonzero(self.can & (self.kept_bytes > 0))
+        if not len(ops):
+            return
         worth = ops[np.argsort(self.time_us[ops] / self.kept_bytes[ops], kind="stable")]
         total = np.cumsum(self.kept_bytes[worth])
         for share in SHARES:
-            n = int(np.searchsorted(total, share * total[-1])) + 1 if len(worth) else 0
+            n = int(np.searchsorted(total, share * total[-1])) + 1
             for closed in (True, False):
                 chosen = self._completed(worth[:n].tolist(), closed)
                 for parts in PARTS:
@@ -136,16 +136,17 @@ class Kept:
                     left.append(source)
         profile = self.problem.profile
         views = set(profile.tensor_op[profile.tensor_base >= 0].tolist())
-        for op in self.order.tolist():
+        for op in profile.topological_order.tolist():
             if op in views and self.can[op] and found.intersection(self.inputs[op]):
                 found.add(op)
         return found
 
     def _in_parts(self, ops: Collection[int], parts: int) -> frozenset[int]:
         """Keep what passes from one part of the model to the next."""
-        made = np.cumsum(self.kept_bytes[self.order])
+        order = self.problem.profile.topological_order
+        made = np.cumsum(self.kept_bytes[order])
         part = np.zeros(len(made), dtype=np.int64)
-        part[self.order] = np.minimum(parts * made // max(int(made[-1]), 1), parts - 1)
+        part[order] = np.minimum(parts * made // max(int(made[-1]), 1), parts - 1)
         return frozenset(
             op
             for op in ops
@@ -155,7 +156,7 @@ class Kept:
     def copied(self, base: Schedule, ops: Collection[int]) -> Plan:
         """Return a schedule's plan with ops computed again, each copy just before it is needed."""
         problem, n = self.problem, self.problem.profile.n_ops
-        names, rank = problem.profile.op_names, self._rank(base)
+        names, rank = problem.profile.op_names, position_by(problem, base.op_start_us)
         first: dict[int, int] = {}
         readers: dict[int, list[str]] = {}
         home: dict[int, int] = {}
@@ -180,24 +181,15 @@ class Kept:
             base.plan, device=np.array(device), position=position, splits=splits, subgraph=None
         )
 
-    def _rank(self, base: Schedule) -> IntArray:
-        """Return the place of each op in the order in which a schedule starts them."""
-        along = inverse(self.order)
-        return inverse(np.lexsort((along, base.op_start_us)))
-
     def _after(self, op: int, first: dict[int, int], rank: IntArray) -> str:
         """Name the op that a copy waits for; empty if it waits for another copy that does."""
         own = first[op]
         if any(first.get(source) == own for source in self.inputs[op]):
             return ""
         before = [each for each in self.inputs[own] if self.backward[each]]
-        before = before or self._just_before(own, rank)
+        before = before or np.flatnonzero(rank == rank[own] - 1).tolist()  # the op just before it
         names = self.problem.profile.op_names
         return names[max(before, key=lambda each: rank[each])] if before else ""
-
-    def _just_before(self, op: int, rank: IntArray) -> list[int]:
-        """Return the op before one in the order of all, if that is no op that it leads to."""
-        return np.flatnonzero(rank == rank[op] - 1).tolist()
 
 
 def simulate_again(kept: Kept, base: Schedule, ops: Collection[int]) -> Schedule | None:

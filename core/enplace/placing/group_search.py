@@ -129,7 +129,6 @@ class GroupSearch:
         coarse, machine = self._level.problem, self._level.machine
         kept = self._level.kept_order
         position = by_placed_rank(coarse, device) if kept is None else inverse(kept)
-        # As variables: numba would compile again for constants.
         serve = (PRIORITY, LINK_PRIORITY) if kept is None else (STRICT, LINK_FIFO)
         step_us = simulate_order(machine, device, position, *serve, self._timing)
         excess = find_excess(machine, device, self._timing)

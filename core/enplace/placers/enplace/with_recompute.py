@@ -22,7 +22,7 @@ from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers.enplace.search import improve
 from enplace.placers.enplace.starts import Start, find_start
-from enplace.placers.enplace.with_splits import of_model
+from enplace.placers.enplace.with_splits import of_model, split_graph
 from enplace.placing.again import Kept, simulate_again
 from enplace.placing.fitting import in_other_orders
 from enplace.placing.incumbents import BestSchedule, best_among, is_better
@@ -31,7 +31,7 @@ from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, S
 from enplace.placing.small import MOST_OPS, find_shortest, is_small
 from enplace.values.cluster_variants import boundless
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem, split_problem
+from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 
 METHOD = "enplace-recompute"
@@ -40,12 +40,13 @@ CHOOSING_SHARE, START_SHARE = 0.6, 0.3
 """Shares of the time left for choosing ops, and of all time for the plans to begin from."""
 
 CHOOSING_S = 30.0
-"""As which time limit none counts while ops are chosen."""
-
-Set = tuple[Schedule, frozenset[int]]
+"""The time limit by which ops are chosen if there is none, in seconds."""
 
 MOST_SETS = 64
 """Most sets of ops of a tiny model that are all tried."""
+
+Set = tuple[Schedule, frozenset[int]]
+"""A plan to begin from, and the ops to compute again in it."""
 
 
 @placer(
@@ -79,8 +80,7 @@ def enplace_recompute(problem: Problem, options: PlaceOptions) -> Plan:
         if not splits:
             best.offer(simulate(problem, improve(problem, start, named)))
             continue
-        # The search treats the graph with copies like any other.
-        graph = replace(split_problem(problem, splits), splits=())
+        graph = split_graph(problem, splits)
         given = replace(best.found.plan, splits=())
         found = Start(simulate(graph, given), (given,), (), ())
         plan = improve(graph, found, of_model(options, METHOD, splits))
@@ -162,7 +162,7 @@ def _try_all(kept: Kept, options: PlaceOptions) -> Plan | None:
         splits = kept.copied(base, ops).splits if ops else ()
         if len(splits) < len(ops):
             continue  # a copy that no op reads
-        graph = replace(split_problem(problem, splits), splits=())
+        graph = split_graph(problem, splits)
         exact = find_shortest(graph, METHOD)
         nothing_fits &= exact.nothing_fits
         if exact.plan is not None:

@@ -45,8 +45,7 @@ def enplace_split(problem: Problem, options: PlaceOptions) -> Plan:
     limit_s = TIME_LIMIT_S if limit_s is None else SPLIT_SHARE * limit_s
     found = os_dpos(problem, replace(options.quiet, stop=options.stop.until(limit_s)))
     if found.splits and not options.stop():
-        # The search treats the split graph like any other.
-        graph = replace(split_problem(problem, found.splits), splits=())
+        graph = split_graph(problem, found.splits)
         of_graph = replace(options.quiet, start=replace(found, splits=()))
         split = find_start(graph, of_graph)
         options_of_split = of_model(options, METHOD, found.splits)
@@ -54,6 +53,11 @@ def enplace_split(problem: Problem, options: PlaceOptions) -> Plan:
             plan = improve(graph, split, options_of_split)
             return replace(plan, method=METHOD, splits=found.splits)
     return replace(improve(problem, start, options_of_whole), method=METHOD)
+
+
+def split_graph(problem: Problem, splits: tuple[Split, ...]) -> Problem:
+    """Return the graph with splits as a problem of its own, like any other to a search."""
+    return replace(split_problem(problem, splits), splits=())
 
 
 def of_model(options: PlaceOptions, method: str, splits: tuple[Split, ...]) -> PlaceOptions:

@@ -18,6 +18,7 @@ from enplace.placing.moves.blocks import Accepting, move_blocks
 from enplace.placing.moves.level import Level
 from enplace.placing.moves.timeline import middle_us, shares_of_work, smooth_shares
 from enplace.placing.moves.windows import Annealing, sweep
+from enplace.placing.settle import position_by
 from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
 from enplace.values.plan import LINK_POLICIES, POLICIES, Plan
@@ -160,9 +161,7 @@ def order_by_start(
     """Find the order in which ops start if devices take the first ready op in ``order``."""
     plan = Plan(device.copy(), inverse(order), "enplace", links=links)
     schedule = simulate(level.problem, plan)
-    natural = inverse(level.problem.profile.topological_order)
-    found: IntArray = np.lexsort((natural, schedule.op_start_us)).astype(np.int64)
-    return found
+    return inverse(position_by(level.problem, schedule.op_start_us))
 
 
 def blocks_step(
@@ -236,24 +235,23 @@ def balance_step(sweeps: int, left_s: Callable[[], float] = lambda: np.inf) -> S
     def step(state: LevelPlan, seed: int, share: float, stop: BoolArray) -> LevelPlan:
         draw, level = np.random.default_rng(seed), state.level
         problem, work_us = level.problem, level.problem.time_us.min(axis=1)
-        queue, zone, moving = np.arange(problem.n_units), problem.n_units, False
+        zone = None
         if seed % 2:
             smooth = smooth_shares(problem)
-            queue, zone = _zone(level, smooth, draw)
-            moving = zone < problem.n_units
+            zone = _zone(level, smooth, draw)
         weights = np.exp(draw.uniform(*np.log(WEIGHTS)))
         if state.weights is not None and draw.random() < SIMILAR:
             weights = state.weights * np.exp(draw.normal(0.0, SPREAD, len(weights)))
-        elif moving:
+        elif zone is not None:
             weights = ZONE_WEIGHTS * np.exp(draw.normal(0.0, SPREAD, len(weights)))
         units_of_band, sending, crowding, holding = weights.tolist()
-        tied = not moving and draw.random() < TIED
+        tied = zone is None and draw.random() < TIED
         machine = level.tied if tied else level.machine
         n_units, n_devices = machine.allowed.shape
         n_bands = max(int(problem.n_units / n_devices / units_of_band), 2)
         unit_us, device_us = work_us.sum() / n_units, work_us.sum() / n_devices
-        warm = not moving and not tied and draw.random() < WARM
-        if moving:
+        warm = zone is None and not tied and draw.random() < WARM
+        if zone is not None:
             share_of_work = smooth
             sent_us = (sending + BUSY * crowding) * _message_us(problem)
             hot, cold = ZONE_HOT * sent_us, ZONE_COLD * sent_us
@@ -263,6 +261,7 @@ def balance_step(sweeps: int, left_s: Callable[[], float] = lambda: np.inf) -> S
             hot, cold = HOT[warm] * unit_us, COLD * unit_us
         own_bytes, copy_bytes = _held_bytes(machine, problem.profile.tensor_root, share_of_work)
         device = state.device.copy() if warm else _random_placement(machine, draw)
+        queue, length = zone or (np.arange(n_units), n_units)
         balance = Balance(
             band=np.floor(share_of_work * n_bands + [[0.0], [0.5]]).astype(np.int64),
             length_us=max(device_us / n_bands, 1e-3),
@@ -277,8 +276,8 @@ def balance_step(sweeps: int, left_s: Callable[[], float] = lambda: np.inf) -> S
             moves=min(sweeps * n_units, MOST_MOVES),
             begin=0.0,
             end=1.0,
-            queue=queue if moving else np.arange(n_units),
-            zone=zone if moving else n_units,
+            queue=queue,
+            zone=length,
         )
         _anneal_in_time(machine, balance, device, draw, stop, left_s)
         by_ranks = LevelPlan(level, state.order, device, thrifty=state.thrifty)
@@ -333,14 +332,16 @@ def _start_us(state: LevelPlan) -> FloatArray:
 
 def _zone(
     level: Level, share_of_work: FloatArray, draw: np.random.Generator
-) -> tuple[IntArray, int]:
-    """Sort units by time, and draw the length of a zone; that of all units if it is not short."""
+) -> tuple[IntArray, int] | None:
+    """Sort units by time, and draw the length of a zone; None if it would not be short."""
     profile, unit = level.problem.profile, level.problem.unit
     queue = np.argsort(np.bincount(unit, share_of_work) / np.bincount(unit), kind="stable")
     place = inverse(queue)
     ahead = np.abs(place[unit[profile.edge_op]] - place[unit[profile.edge_source]])
     length = ZONE * ahead.mean() * np.exp(draw.normal(0.0, SPREAD)) if len(ahead) else np.inf
-    return queue, int(max(length, 1.0)) if length <= LONGEST_ZONE * len(queue) else len(queue)
+    if len(queue) == 1 or length > LONGEST_ZONE * len(queue):
+        return None
+    return queue, int(max(length, 1.0))
 
 
 def _message_us(problem: Problem) -> float:
