@@ -52,8 +52,9 @@ class Kept:
     @cached_property
     def reads_late(self) -> BoolArray:
         """The backward ops that need what they read, and not only its shape."""
-        kinds = self.problem.profile.kinds
-        return self.backward & np.array([kind != OpKind.SHAPE for kind in kinds])
+        is_shape = np.array([kind == OpKind.SHAPE for kind in self.problem.profile.kinds])
+        found: BoolArray = self.backward & ~is_shape
+        return found
 
     @cached_property
     def readers(self) -> list[list[int]]:

@@ -88,7 +88,6 @@ def edits_of(schedule: Schedule, again: Iterable[tuple[IntArray, int]] = ()) -> 
                 yield from _move(problem, plan, ops, device, seen)
 
     gpus = problem.cluster.gpus
-    rest = [device for device in range(problem.cluster.n_devices) if device not in gpus]
     if plan.objective == THROUGHPUT:
         yield from _recomputes(problem, plan)
     for ops, device in again:
@@ -99,7 +98,7 @@ def edits_of(schedule: Schedule, again: Iterable[tuple[IntArray, int]] = ()) -> 
     yield from _splits(schedule, gpus, path_us)
     yield from _swaps(problem, plan, by_share, units, path_us)
     yield from moves(units, gpus)
-    yield from moves(units, rest)
+    yield from moves(units, problem.cluster.cpus)
 
 
 def _path_us(schedule: Schedule) -> FloatArray:
