@@ -229,6 +229,11 @@ def listed(names: Collection[str]) -> str:
     return f"{', '.join(some)}{', ...' if len(names) > MAX_LISTED else ''}"
 
 
+def joined(names: Sequence[str]) -> str:
+    """Join names as a sentence does: ``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
 def listed_ops(names: Collection[str]) -> str:
     """Name the first few ops, and say how many others there are."""
     some = listed([f"'{name}'" for name in list(names)[:MOST_OPS]])

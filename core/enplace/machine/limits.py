@@ -13,7 +13,7 @@ from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
 
 SHORT_US = 0.5
-"""Changes of a step that are shorter are none."""
+"""Times and changes of a step that are shorter are not told."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,10 +123,8 @@ def sum_parts(
             what = " → ".join(_device(schedule, end) for end in ends)
             limits.append(Limit(what, time, within, link=ends))
         else:
-            what, device = (
-                name_group(schedule, grouping, number),
-                int(schedule.plan.device[number]),
-            )
+            what = name_group(schedule, grouping, number)
+            device = int(schedule.plan.device[number])
             where = f" on {_device(schedule, device)}"
             limits.append(Limit(what, time, within, device=device, where=where))
     return limits

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from enplace.machine import critical_path
-from enplace.machine.limits import find_limits, step_if_free
+from enplace.machine.limits import SHORT_US, find_limits, step_if_free
 from enplace.names.groups import Grouping
 from enplace.names.titles import number_key
-from enplace.text import count, ms, percent
+from enplace.text import count, joined, ms, percent
 from enplace.values.arrays import BoolArray
 from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray
@@ -21,8 +21,6 @@ WHOLE, MOST = 0.98, 0.6
 """Shares of a group's compute on a device from which on the group, or most of it, runs there."""
 MOST_NAMES, MOST_LIMITS = 8, 3
 """Most groups, or ranges of them, of a sentence, and most parts that limit a step."""
-LEAST_US = 0.5
-"""Gains and waits below this are not told."""
 
 _NUMBERED = re.compile(r"(.*?)(\d+)(?:–(\d+))?")
 
@@ -45,7 +43,7 @@ def say_where(schedule: Schedule, grouping: Grouping) -> list[str]:
         on = tuple(np.flatnonzero(shares[group] > 1 - WHOLE).tolist())
         divided.setdefault(on, []).append(group)
     for on, groups in divided.items():
-        where = join([labels[device] for device in on])
+        where = joined([labels[device] for device in on])
         sentences.append(f"Divided between {where}: {_some(name_ranges(grouping, groups))}.")
     return sentences
 
@@ -109,12 +107,12 @@ def say_limits(schedule: Schedule, grouping: Grouping) -> list[str]:
         "sends": path.transfer_us,
         "waits": path.waiting_us,
     }
-    told = join([f"{what} for {ms(us)}" for what, us in parts.items() if us > LEAST_US])
+    told = joined([f"{what} for {ms(us)}" for what, us in parts.items() if us > SHORT_US])
     sentences = [f"Of the step of {ms(step_us)}, the critical path {told}."] if told else []
     for limit in find_limits(schedule, grouping, MOST_LIMITS):
         gain_us = step_us - step_if_free(schedule, limit)
         what = "sending over " if limit.link is not None else ""
-        gain = f"{ms(gain_us)} shorter" if gain_us > LEAST_US else "no shorter"
+        gain = f"{ms(gain_us)} shorter" if gain_us else "no shorter"
         part = f"{ms(limit.time_us)} of it is {what}{limit.name}"
         sentences.append(f"{part}; were that free, the step would be {gain}.")
     return [*sentences, *_say_busy(schedule)]
@@ -135,16 +133,11 @@ def _say_busy(schedule: Schedule) -> list[str]:
     is_idle: BoolArray = share < 1 - WHOLE
     if names := [device_label(devices[gpus[at]].name) for at in np.flatnonzero(is_idle).tolist()]:
         verb = "does" if len(names) == 1 else "do"
-        sentences.append(f"{join(names)} {verb} next to nothing.")
+        sentences.append(f"{joined(names)} {verb} next to nothing.")
     return sentences
-
-
-def join(names: Sequence[str]) -> str:
-    """Join names as a sentence does: ``a, b and c``."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def _some(names: Sequence[str]) -> str:
     """Join names; of very many, the first."""
     more = len(names) - MOST_NAMES
-    return join([*names[:MOST_NAMES], count(more, "other")] if more > 0 else names)
+    return joined([*names[:MOST_NAMES], count(more, "other")] if more > 0 else names)

@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 
 from enplace.machine import critical_path
-from enplace.machine.plan_words import join, name_ranges, say_limits, say_where
+from enplace.machine.plan_words import name_ranges, say_limits, say_where
 from enplace.names.by_scope import count_by_scope
 from enplace.names.groups import group_ops
 from enplace.pictures.cluster_svg import cluster_svg
@@ -18,7 +18,7 @@ from enplace.pictures.memory_svg import memory_svg
 from enplace.pictures.palette import colour_numbers
 from enplace.pictures.timeline_svg import busy_fraction, timeline_svg
 from enplace.pictures.web_page import chip, fact, page, pairs, section
-from enplace.text import change_text, count, gap_text, ms, percent, size
+from enplace.text import change_text, count, gap_text, joined, ms, percent, size
 from enplace.values.constraints import DEVICE, OP, Kind, Row
 from enplace.values.device_names import device_label
 from enplace.values.plan_facts import facts_to_json
@@ -231,18 +231,18 @@ def _splits(problem: Problem) -> str:
 
 def _by_name(keys: Mapping[str, str], profile: Profile) -> list[tuple[str, str]]:
     """Name groups as the graph does, and of other ops a few scopes, each with its key."""
-    grouping, number = group_ops(profile), {name: op for op, name in enumerate(profile.op_names)}
+    grouping = group_ops(profile)
     names: dict[str, list[str]] = {}
     for name, key in keys.items():
         names.setdefault(key, []).append(name)
     rows = []
     for key, members in names.items():
-        group = grouping.group[[number[name] for name in members]]
+        group = grouping.group[[profile.index[name] for name in members]]
         has = np.bincount(group + 1, minlength=grouping.n_groups + 1)[1:]
         whole = np.flatnonzero((has > 1) & (has == grouping.sizes))
         if len(whole):
             n_ops = int(has[whole].sum())
-            named = join(name_ranges(grouping, whole.tolist()))
+            named = joined(name_ranges(grouping, whole.tolist()))
             rows.append((f"{named} ({count(n_ops, 'op')})", key))
         in_whole = np.isin(group, whole).tolist()
         rest = {name: key for name, is_in in zip(members, in_whole, strict=True) if not is_in}

@@ -9,7 +9,7 @@ from enplace.names.groups import Grouping, name_ops
 from enplace.names.passes import is_gradient_of_op, last_parts
 from enplace.names.titles import leaf
 from enplace.placing.next_moves.edits import MOVE, RECOMPUTE, SPLIT, SWAP, Edit
-from enplace.text import count, ms, size
+from enplace.text import count, joined, ms, size
 from enplace.values.arrays import FloatArray, IntArray
 from enplace.values.device_names import device_label
 from enplace.values.problem import LATENCY, THROUGHPUT
@@ -57,7 +57,7 @@ def name(profile: Profile, ops: IntArray, grouping: Grouping) -> str:
         what = _unique(profile, ops, grouping)
         return what if what == names[0] else f"{what} of {names[0]}"
     if shown == count(2, "group"):
-        return " and ".join(names)
+        return joined(names)
     if len(ops) == 1 or not shown.startswith(count(len(ops), "op")):
         return shown
     kinds = {last_parts(profile.op_names[op]) for op in ops.tolist()}
@@ -83,7 +83,7 @@ def reason_of(before: Schedule, after: Schedule, edit: Edit) -> str:
     """Say in a sentence why an edit helps, and what memory it takes."""
     plan, parts = after.plan, []
     if edit.kind == SPLIT:
-        parts.append(" and ".join(_label(before, device) for device in edit.devices))
+        parts.append(joined([_label(before, device) for device in edit.devices]))
     if plan.objective == THROUGHPUT:
         parts.append(f"the busiest device needs {ms(plan.value_us or 0.0)} per sample")
     elif plan.objective == LATENCY:
