@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import astuple, fields
 from typing import Any
 
@@ -55,13 +55,8 @@ def problem_from(profile: Profile, data: Mapping[str, Any]) -> Problem:
         profile,
         cluster_from_json(data["cluster"]),
         Constraints.of({key: map(frozen, rows) for key, rows in data["constraints"].items()}),
-        tuple(map(_split_from, data.get("splits", ()))),
+        tuple(Split(*frozen(split)) for split in data.get("splits", ())),
     )
-
-
-def _split_from(values: Sequence[Any]) -> Split:
-    op, dimension, n_parts, readers, after = values
-    return Split(op, dimension, n_parts, tuple(readers), after)
 
 
 def plan_message(do: str, plan: Plan, details: Mapping[str, Any]) -> Message:
@@ -76,7 +71,7 @@ def plan_message(do: str, plan: Plan, details: Mapping[str, Any]) -> Message:
 def plan_from(message: Message) -> Plan:
     """Read the plan that a message carries."""
     device, position = message.arrays["device"], message.arrays["position"]
-    splits = tuple(map(_split_from, message.details["splits"]))
+    splits = tuple(Split(*frozen(split)) for split in message.details["splits"])
     replicas = tuple(tuple(group) for group in message.details["replicas"])
     head = dict(message.details["plan"])
     reported = facts_from_json(head.pop("facts"))

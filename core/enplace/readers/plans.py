@@ -119,7 +119,7 @@ def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
         facts = facts_in_file(take(data, "facts", dict, "", {}))
         if missing or unknown:
             facts["subgraph"] = None
-        stages = _stages(data)
+        stages = _numbers(data, "stage")
         if not missing and stages:
             facts["subgraph"] = np.array([stages.get(name, 0) for name in profile.op_names])
         plan = Plan(
@@ -185,7 +185,7 @@ def read_plan_alone(path: str | os.PathLike[str]) -> LonePlan:
         peak_bytes = {device: whole(peaks, device, "predicted.peak_bytes") for device in peaks}
         estimated = take(predicted, "estimated", str, "predicted", "")
         problem = Problem(profile, cluster, splits=splits_from_json(data))
-        sizes = _sizes(data)
+        sizes = _numbers(data, "bytes")
     found = read_plan(path, problem)
     with naming(path):
         orders = {Before.key: found.constraints.get(Before.key, [])}
@@ -219,20 +219,13 @@ def _placements(data: dict[str, Any], index: Mapping[str, int], cluster: str) ->
     return found
 
 
-def _stages(data: dict[str, Any]) -> dict[str, int]:
-    """Read which of its device's stages each op is in, by name, where the file says it."""
-    entries = enumerate(data["ops"])
-    return {
-        entry["op"]: whole(entry, "stage", f"ops[{i}]") for i, entry in entries if "stage" in entry
-    }
+def _numbers(data: dict[str, Any], key: str) -> dict[str, int]:
+    """Read a number of those ops that have it, by name; :func:`_placements` has checked the list.
 
-
-def _sizes(data: dict[str, Any]) -> dict[str, int]:
-    """Read the bytes of ops, by name; :func:`_placements` has checked the list."""
+    It is the ``bytes`` of an op, or the ``stage`` of its device that it is in.
+    """
     entries = enumerate(data["ops"])
-    return {
-        entry["op"]: whole(entry, "bytes", f"ops[{i}]") for i, entry in entries if "bytes" in entry
-    }
+    return {entry["op"]: whole(entry, key, f"ops[{i}]") for i, entry in entries if key in entry}
 
 
 def _device(name: str, index: Mapping[str, int], cluster: str, place: str) -> int:
