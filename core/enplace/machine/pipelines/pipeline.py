@@ -64,6 +64,9 @@ from enplace.values.profile import IntArray
 KINDS = ("inference", "1f1b", "interleaved", "zb-h1", "zbv", "gpipe")
 """Inference, where samples follow each other through the graph, and the training schedules."""
 
+WAITING = ("zb-h1", "zbv")
+"""Kinds in which gradients of weights wait."""
+
 REDUCE = 3
 """The part of a stage in which replicas exchange gradients, and its resource if transfers overlap.
 """
@@ -232,24 +235,21 @@ def simulate_pipeline(
                 f"'inference' or, {backward_hint(problem.measured_profile)}"
             )
         passes = passes_of(problem, plan.device, weights_apart=kind in WAITING)
-    if kind == "zbv":
-        assert passes is not None
-        halves = find_halves(problem, plan, passes)
-    stages = stages_of(problem, plan, passes, halves)
-    order = _fixed_order(kind, stages, halves)
+        halves = find_halves(problem, plan, passes) if kind == "zbv" else None
     if kind == "zbv" and halves is None:  # other stages wait as they may
         found = simulate_pipeline(problem, plan, "zb-h1", n_microbatches, rule, with_room=with_room)
         return replace(found, kind=kind)
+    stages = stages_of(problem, plan, passes, halves)
     holds = find_holds(problem, plan, stages, overlap=rule.n_resources > 1)
+    order = _fixed_order(kind, stages, halves)
     owner = problem.cluster.lane_owner.tolist()
     exchange = () if kind == "inference" else exchanges(problem, plan.device, rule)
 
     def find(most: int = 0) -> list[PipelineSchedule]:
-        plays = [_Play(stages, kind, rule, owner, plan.pace_us, most, order=order)]
+        new_play = partial(_Play, stages, kind, rule, owner, plan.pace_us, most, order=order)
+        plays = [new_play()]
         if plays[0].may_wait:
-            plays.append(
-                _Play(stages, kind, rule, owner, plan.pace_us, most, waits=False, order=order)
-            )
+            plays.append(new_play(waits=False))
         return [find_schedule(play) for play in plays]
 
     def find_schedule(play: _Play) -> PipelineSchedule:
@@ -442,9 +442,6 @@ def planned_rule(plan: Plan) -> LoadRule:
     """Return the rule that the plan was made for; the usual one if the plan has none."""
     return plan.load_rule or USUAL
 
-
-WAITING = ("zb-h1", "zbv")
-"""Kinds in which gradients of weights wait."""
 
 Order = Callable[[int], list[Work] | None]
 """The work of all devices in order, by the number of microbatches; None if they would wait for each

@@ -26,7 +26,9 @@ from enplace.placers.max_load.memory.in_flight import find_fullest, samples_matt
 from enplace.placers.max_load.table.dp import Partition, Stopped, build_task, chains
 from enplace.placers.max_load.table.pruning import shared_work_us
 from enplace.placing.candidates import unordered
+from enplace.values.arrays import inverse
 from enplace.values.load_rule import LoadRule
+from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -85,20 +87,25 @@ def cut_in_v(problem: Problem, rule: LoadRule, *, seed: int, stopped: Stopped) -
 def _makespan_us(problem: Problem, device: IntArray, rule: LoadRule, stopped: Stopped) -> float:
     if stopped():
         return np.inf
-    (plan,) = unordered(problem, device, "")
-    return simulate_pipeline(problem, plan, "zbv", rule.microbatches, rule).makespan_us
+    found = simulate_pipeline(problem, _plan(problem, device), "zbv", rule.microbatches, rule)
+    return found.makespan_us
 
 
 def _fits(problem: Problem, device: IntArray, rule: LoadRule, recompute: tuple[int, ...]) -> bool:
     if rule.in_flight:
         is_certain = not samples_matter(problem, rule)
         return is_certain or find_fullest(problem, device, rule, (), recompute) <= 1
-    return simulate(problem, unordered(problem, device, "")[0]).fits
+    return simulate(problem, _plan(problem, device)).fits
 
 
 def _is_v(problem: Problem, device: IntArray) -> bool:
+    passes = passes_of(problem, device, weights_apart=True)
+    return find_halves(problem, _plan(problem, device), passes) is not None
+
+
+def _plan(problem: Problem, device: IntArray) -> Plan:
     (plan,) = unordered(problem, device, "")
-    return find_halves(problem, plan, passes_of(problem, device, weights_apart=True)) is not None
+    return plan
 
 
 class _Row:
@@ -106,9 +113,7 @@ class _Row:
 
     def __init__(self, problem: Problem, rule: LoadRule, node: IntArray, order: IntArray) -> None:
         self.problem, self.rule = problem, rule
-        at = np.empty(len(order), dtype=np.int64)
-        at[order] = np.arange(len(order))
-        self._at, self.n = at[node], len(order)
+        self._at, self.n = inverse(order)[node], len(order)
         gpus = problem.cluster.gpus
         self._devices = np.array([*gpus, *gpus[:-1][::-1]])
         work_us = np.bincount(self._at, problem.time_us[:, gpus].max(axis=1), self.n)
@@ -164,14 +169,9 @@ class _Row:
         even = np.linspace(0, self._until_us[-1], n_cuts + 3)[1:-1]
         even = np.delete(even, n_cuts // 2)  # the two stages in the middle are one
         at = np.searchsorted(self._until_us, even) - np.arange(n_cuts)
-        start = tuple(
-            (
-                np.clip(np.maximum.accumulate(at), 1, self.n - n_cuts - 1) + np.arange(n_cuts)
-            ).tolist()
-        )
-        guessed = self._descend(start, self.guess, MOST_TRIES**2)
-        found = {cuts: self.rank(cuts) for cuts in guessed[-BEST:]}
-        best = min(found, key=lambda cuts: found[cuts])
+        at = np.clip(np.maximum.accumulate(at), 1, self.n - n_cuts - 1) + np.arange(n_cuts)
+        guessed = self._descend(tuple(at.tolist()), self.guess, MOST_TRIES**2)
+        best = min(guessed[-BEST:], key=self.rank)
         return self._descend(best, self.rank, MOST_TRIES)[: -BEST - 1 : -1]
 
     def _is_cut(self, cuts: Cuts) -> bool:

@@ -24,6 +24,7 @@ from enplace.placers.max_load.table.dp import Partition, build_task, chains
 from enplace.placing.candidates import all_on_one, unordered
 from enplace.placing.settle import settle
 from enplace.text import size
+from enplace.values.arrays import inverse
 from enplace.values.cluster import MAX_DEVICES, Cluster
 from enplace.values.cluster_variants import THROUGH_HOST, with_gpus
 from enplace.values.load_rule import LoadRule
@@ -115,8 +116,7 @@ class _Row:
         self._problem, self._rule = problem, rule
         task = build_task(problem, replace(rule, pipeline="1f1b"))
         order = next(iter(chains(task, 1, 0))).added
-        self._place = np.empty(len(order), dtype=np.int64)
-        self._place[order] = np.arange(len(order))
+        self._place = inverse(order)
         self._node = task.nodes.node
         runs = task.costs.runs[task.nodes.kinds.is_gpu].sum(axis=0)
         self._on_gpu = runs[order] > 0
