@@ -235,15 +235,15 @@ def list_transfers(schedule: Schedule, grouping: Grouping, span: Interval | None
     n, devices = schedule.problem.cluster.n_devices, naming.devices
     ways = [f"{source} → {target}" for source in devices for target in devices]
     way = schedule.transfer_from * n + schedule.transfer_to
+    op = profile.tensor_op[schedule.transfer_tensor[at]]
     columns: tuple[Column, ...] = (
-        *naming.of_ops("Sent by", profile.tensor_op[schedule.transfer_tensor[at]]),
+        *naming.of_ops("Sent by", op),
         Names("Link", way[at], ways, DEVICE, in_order=True),
         Amounts("Start", start_us[at], "ms", adds=False),
         Amounts("Sending", time_us[at], "ms"),
         Amounts("Waiting", waited_us[at], "ms"),
         Amounts("Sent", sent_bytes[at], "bytes"),
     )
-    op = profile.tensor_op[schedule.transfer_tensor[at]]
     return Listing("transfer", columns, op, np.arange(len(at)))
 
 

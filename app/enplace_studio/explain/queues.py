@@ -94,11 +94,11 @@ def _shares_channel(schedule: Schedule, transfer: int) -> BoolArray:
     cluster = schedule.problem.cluster
     link = schedule.transfer_from * cluster.n_devices + schedule.transfer_to
 
-    def channels(of: int) -> set[int]:
-        return set(cluster.route[cluster.route_ptr[of] : cluster.route_ptr[of + 1]].tolist())
+    def channels_of(link: int) -> set[int]:
+        return set(cluster.route[cluster.route_ptr[link] : cluster.route_ptr[link + 1]].tolist())
 
-    mine = channels(int(link[transfer]))
-    near = [each for each in np.unique(link).tolist() if mine & channels(each)]
+    mine = channels_of(int(link[transfer]))
+    near = [each for each in np.unique(link).tolist() if mine & channels_of(each)]
     shares: BoolArray = np.isin(link, near)
     shares[transfer] = False
     return shares
@@ -109,22 +109,22 @@ def describe_queue(
 ) -> str:
     """List which of some transfers wait at a moment, those that have waited longest first."""
     asked_us, start_us = requested_us(schedule)[transfers], schedule.transfer_start_us[transfers]
-    waits = transfers[(asked_us <= at_us) & (at_us < start_us) & (start_us - asked_us > SHORT_US)]
-    waits = waits[np.argsort(requested_us(schedule)[waits], kind="stable")]
-    lines = [_what(schedule, grouping, each) for each in waits[:MOST_LISTED].tolist()]
-    if (more := len(waits) - len(lines)) > 0:
+    waits = (asked_us <= at_us) & (at_us < start_us) & (start_us - asked_us > SHORT_US)
+    longest_first = np.argsort(asked_us[waits], kind="stable")
+    waiting = transfers[waits][longest_first]
+    lines = [_what(schedule, grouping, each) for each in waiting[:MOST_LISTED].tolist()]
+    if (more := len(waiting) - len(lines)) > 0:
         lines.append(f"{more:,} more")
-    verb = "waits" if len(waits) == 1 else "wait"
-    return "\n".join([f"{count(len(waits), 'transfer')} {verb} at {ms(at_us)}", *lines])
+    verb = "waits" if len(waiting) == 1 else "wait"
+    return "\n".join([f"{count(len(waiting), 'transfer')} {verb} at {ms(at_us)}", *lines])
 
 
 def name_transfer(schedule: Schedule, grouping: Grouping | None, transfer: int) -> str:
     """Name what is sent: the layer that made it, or else its op."""
     op = int(schedule.problem.profile.tensor_op[schedule.transfer_tensor[transfer]])
-    group = NO_GROUP if grouping is None else int(grouping.group[op])
-    if grouping is None or group == NO_GROUP:
+    if grouping is None or grouping.group[op] == NO_GROUP:
         return schedule.problem.profile.op_names[op]
-    return abbreviated(grouping.names[group])
+    return abbreviated(grouping.names[grouping.group[op]])
 
 
 def _what(schedule: Schedule, grouping: Grouping, transfer: int) -> str:

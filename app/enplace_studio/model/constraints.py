@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from enplace.errors import EnplaceError, PinConflictError, PlanError
+from enplace.errors import EnplaceError, PinConflictError
 from enplace.machine import simulate
 from enplace.names.groups import Grouping
 from enplace.readers.constraints import constrain as constrain_by_name
@@ -425,9 +425,7 @@ def lock(project: OpenProject, device: int) -> OpenProject:
     PlanError
         If there is no plan.
     """
-    if project.current is None:
-        raise PlanError("there is no plan to keep yet; press Solve first")
-    here = project.current.plan.device == device
+    here = project.plan_to("keep").plan.device == device
     free = np.flatnonzero(here & (project.problem.pinned_to == FREE))
     pins = {**project.problem.pins, **dict.fromkeys(free.tolist(), device)}
     locked = edits.constrain(project, pins=pins, locked=project.problem.locked | {device})

@@ -314,8 +314,6 @@ class Document(QObject):
 
     def make_move(self, move: NextMove) -> bool:
         """Make one of the next moves of the current plan."""
-        if self.current is None:
-            return False
         return self._edit(move.title, lambda project: edits.make_move(project, move), move.title)
 
     def pin_here(self, ops: Collection[int]) -> bool:

@@ -206,8 +206,7 @@ def place(project: OpenProject, ops: Collection[int], device: int, pin: bool) ->
     ProblemError
         If an op cannot or must not run there.
     """
-    if project.current is None:
-        raise PlanError("there is no plan to change yet; press Solve first")
+    current = project.plan_to("change")
     whole = unit_ops(project.problem, ops)
     if (locked := find_lock(project.problem, whole, device)) is not None:
         raise _locked_error(project, locked)
@@ -216,9 +215,9 @@ def place(project: OpenProject, ops: Collection[int], device: int, pin: bool) ->
     pinned_to = _pinned(project.problem, whole, FREE)
     if pin:
         pinned_to[_numbers(ops)] = device
-    moved = move(project.current.plan, whole, device)
+    moved = move(current.plan, whole, device)
     # Simulates nothing after a drag, whose last preview has called it with the same arguments.
-    known = moved_schedule(project.problem, project.current.schedule.plan, ops, device)
+    known = moved_schedule(project.problem, current.schedule.plan, ops, device)
     after = constrain(project, pins=Pins(pinned_to), plan=moved, known=known)
     if after.current and (after.current.plan.device[whole] != device).any():
         name = project.problem.profile.op_names[int(whole[0])]
@@ -229,20 +228,18 @@ def place(project: OpenProject, ops: Collection[int], device: int, pin: bool) ->
 
 def pin_here(project: OpenProject, ops: Collection[int]) -> OpenProject:
     """Pin ops to the devices the current plan gives them."""
-    if project.current is None:
-        raise PlanError("there is no plan to pin to yet; press Solve first")
+    current = project.plan_to("pin to")
     pinned = _numbers(ops)
-    there = project.current.plan.device[pinned]
+    there = current.plan.device[pinned]
     return constrain(project, pins=Pins(_pinned(project.problem, pinned, there)))
 
 
 def make_move(project: OpenProject, move: NextMove) -> OpenProject:
-    """Change the current plan by a move; one that splits an op makes a plan of its own graph.
+    """Change the current plan by a move; one that splits an op makes a plan with another graph.
 
     Nothing is pinned: a search that begins from there may change it again.
     """
-    current, plan = project.current, move.plan
-    assert current is not None
+    current, plan = project.plan_to("change"), move.plan
     if plan.splits == project.problem.splits:
         return constrain(project, plan=plan)
     problem = split_problem(project.problem, plan.splits)
@@ -305,9 +302,8 @@ def stay_close(project: OpenProject, most: int) -> OpenProject:
     PlanError
         If there is no plan.
     """
-    if project.current is None:
-        raise PlanError("there is no plan to stay close to yet; press Solve first")
-    placement = tuple(enumerate(project.current.plan.device.tolist()))
+    device = project.plan_to("stay close to").plan.device
+    placement = tuple(enumerate(device.tolist()))
     return constrain(project, stay_close=[(placement, most)])
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from enplace.text import one_line
-from enplace.values.profile import Profile
 from enplace_studio.model.open_project import Note, OpenProject, PlanEntry
 
 
@@ -32,14 +30,9 @@ def write_note(project: OpenProject, ops: Collection[int], text: str) -> OpenPro
 
 
 def all_notes(project: OpenProject) -> list[Noted]:
-    """Return the notes on ops that the open graph has; whole ops are not those of their parts."""
-    number = _numbers(project.problem.profile)
-    found = []
-    for note in project.notes:
-        ops = frozenset(number[name] for name in note.on if name in number)
-        if ops:
-            found.append(Noted(ops, project.describe(ops), note.text))
-    return found
+    """Return the notes on ops that the open graph has."""
+    found = zip(project.notes, project.noted, strict=True)
+    return [Noted(ops, project.describe(ops), note.text) for note, ops in found if ops]
 
 
 def notes_about(project: OpenProject, ops: Collection[int]) -> list[Noted]:
@@ -53,7 +46,7 @@ def note_on(project: OpenProject, ops: Collection[int]) -> str:
 
 
 def told_notes(project: OpenProject, entry: PlanEntry) -> list[tuple[str, str]]:
-    """Return what a report shows: the note on its plan, then those on ops."""
+    """Return the notes that a report shows: the one on its plan, then those on ops."""
     of_plan = [("this plan", entry.remark)] if entry.remark else []
     return of_plan + [(each.title, each.text) for each in all_notes(project)]
 
@@ -70,8 +63,3 @@ def notes_from_json(value: object) -> tuple[Note, ...]:
         with suppress(TypeError, KeyError, AttributeError):
             found.append(Note(frozenset(map(str, each["ops"])), one_line(str(each["text"]))))
     return tuple(note for note in found if note.on and note.text)
-
-
-@lru_cache(maxsize=2)
-def _numbers(profile: Profile) -> dict[str, int]:
-    return {name: op for op, name in enumerate(profile.op_names)}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from enplace.errors import PlanError
 from enplace.frameworks.measured import MeasuredRun
 from enplace.names.groups import Grouping, group_ops, name_ops
 from enplace.values.cluster import Cluster
@@ -204,6 +206,24 @@ class OpenProject:
         if expert is None or expert.makespan_us == 0 or not expert.fits:
             return None
         return schedule.makespan_us / expert.makespan_us - 1
+
+    @cached_property
+    def noted(self) -> tuple[frozenset[int], ...]:
+        """The ops of each note that the open graph has; whole ops are not those of their parts."""
+        index = self.problem.profile.index
+        return tuple(frozenset(index[op] for op in note.on if op in index) for note in self.notes)
+
+    def plan_to(self, purpose: str) -> PlanEntry:
+        """Return the plan on the screen, for some purpose.
+
+        Raises
+        ------
+        PlanError
+            If there is none.
+        """
+        if self.current is None:
+            raise PlanError(f"there is no plan to {purpose} yet; press Solve first")
+        return self.current
 
     def describe(self, ops: Collection[int]) -> str:
         """Return a short name for these ops."""

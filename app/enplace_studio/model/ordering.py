@@ -204,9 +204,8 @@ def reorder(project: OpenProject, ops: Collection[int], slot: Slot) -> OpenProje
     EnplaceError
         If there is no plan, or the graph does not allow it.
     """
-    if project.current is None:
-        raise PlanError("there is no plan to change yet; press Solve first")
-    problem, plan = ordered(project.problem, project.current.schedule, ops, slot)
+    schedule = project.plan_to("change").schedule
+    problem, plan = ordered(project.problem, schedule, ops, slot)
     return constrain(project, before=problem.before, plan=plan)
 
 

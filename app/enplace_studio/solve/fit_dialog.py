@@ -112,7 +112,7 @@ class FitDialog(QDialog):
         elif message.do == DONE:
             self._stop("")
         elif message.do == FAILED:
-            self._stop(f"{error_of(message)}", "bad")
+            self._fail(error_of(message))
 
     def _show(self, found: Mapping[str, Any]) -> None:
         self.headline.setText(found["headline"])

@@ -18,7 +18,6 @@ from enplace.values.schedule import Schedule
 from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.model.document import Document
-from enplace_studio.model.notes import all_notes
 from enplace_studio.model.queries import QueryError, find_ops
 from enplace_studio.views.graph.colours import BY_DEVICE, BY_STAGE, MODES, Mode
 from enplace_studio.views.graph.graph_facts import PlanStages, make_facts, plan_stages
@@ -300,9 +299,7 @@ class GraphModel(QObject):
     def _noted(self, level: GraphLevel) -> frozenset[int]:
         """Find the nodes with ops that there are notes on."""
         project = self.document.project
-        if project is None or not project.notes:
-            return frozenset()
-        ops = frozenset[int]().union(*(each.ops for each in all_notes(project)))
+        ops = frozenset[int]().union(*(project.noted if project is not None else ()))
         return frozenset(np.flatnonzero(_count(level, ops)).tolist())
 
     def find(self, query: str) -> None:

@@ -98,8 +98,8 @@ def as_tree(entries: Sequence[PlanEntry]) -> list[tuple[PlanEntry, int]]:
             yield from walk(entry.name, depth + 1)
 
     found = list(walk("", 0))
-    lost = [(entry, 0) for entry in entries if entry not in dict(found)]  # a damaged file's circle
-    return found + lost
+    placed = {entry for entry, _ in found}
+    return found + [(entry, 0) for entry in entries if entry not in placed]  # a damaged circle
 
 
 class Branch(QWidget):
@@ -176,10 +176,11 @@ class PlansView(ScrollPanel):
         elsewhere = [entry for entry in entries if _is_expert_elsewhere(entry)]
         self._show_others(len(elsewhere))
         listed = [e for e in entries if self._shows_others or e not in elsewhere]
-        branches = as_tree(listed)
-        self.cards = [self._make_card(project, entry) for entry, _ in branches if project]
-        for card, (_, depth) in zip(self.cards, branches, strict=False):
-            self._list.addWidget(Branch(card, depth))
+        self.cards = []
+        if project is not None:
+            for entry, depth in as_tree(listed):
+                self.cards.append(self._make_card(project, entry))
+                self._list.addWidget(Branch(self.cards[-1], depth))
         self._list.setSpacing(4 if len(entries) > CROWD else 8)
         self._empty.setVisible(not entries)
         self._show_comparison()

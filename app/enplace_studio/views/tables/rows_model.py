@@ -10,7 +10,7 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersisten
 from PySide6.QtGui import QColor, QPixmap
 
 from enplace.values.profile import IntArray
-from enplace_studio.explain.listings import Amounts, Listing, Names
+from enplace_studio.explain.listings import Amounts, Column, Listing, Names
 from enplace_studio.widgets.drawing import LEFT, RIGHT
 from enplace_studio.widgets.labels import plain_tip
 from enplace_studio.widgets.theme import theme
@@ -45,12 +45,11 @@ class RowsModel(QAbstractTableModel):
         self.endResetModel()
 
     def _arrange(self) -> None:
-        columns = self.listing.columns if self.listing is not None else ()
         self.order = np.arange(self.listing.n_rows if self.listing is not None else 0)
-        for column in columns:
-            if self._sorted is not None and column.title == self._sorted[0]:
-                sign = 1 if self._sorted[1] == Qt.SortOrder.AscendingOrder else -1
-                self.order = np.argsort(sign * column.rank, kind="stable")
+        at = self.sorted_column
+        if self.listing is not None and self._sorted is not None and at >= 0:
+            sign = 1 if self._sorted[1] == Qt.SortOrder.AscendingOrder else -1
+            self.order = np.argsort(sign * self.listing.columns[at].rank, kind="stable")
 
     @property
     def sorted_column(self) -> int:
@@ -116,5 +115,5 @@ def _chip(rgb: int, scale: float) -> QPixmap:
     return chip
 
 
-def _alignment(column: object) -> Qt.AlignmentFlag:
+def _alignment(column: Column) -> Qt.AlignmentFlag:
     return RIGHT if isinstance(column, Amounts) else LEFT

@@ -38,7 +38,7 @@ from enplace_studio.widgets.switch import make_switch
 from enplace_studio.widgets.tables import copy_on_request, show_rows
 from enplace_studio.widgets.theme import theme
 
-OPS, TRANSFERS, MEMORY = range(3)
+OPS, TRANSFERS, MEMORY = KINDS = "ops", "transfers", "memory"
 SUMS = ("", TYPE, LAYER, DEVICE)
 MOST_MARKED = 200
 """Most rows that are marked, and scrolled to, as their ops are selected elsewhere."""
@@ -134,21 +134,24 @@ class TablesView(Panel):
 
     def show_wanted(self, wanted: Wanted) -> None:
         """Show a table that another view asks for."""
-        kind = (OPS, TRANSFERS, MEMORY)[("ops", "transfers", "memory").index(wanted.what)]
         self._where = wanted.where
-        self.kinds.button(kind).setChecked(True)
+        self.kinds.button(KINDS.index(wanted.what)).setChecked(True)
         self.sums.button(SUMS.index(wanted.by)).setChecked(True)
         self.only_selected.setChecked(False)
         self.rebuild()
 
     def commands(self) -> Iterable[tuple[str, Callable[[], object]]]:
         """Return a command for each table, and for each sum of it."""
-        whats = {"ops": "Ops", "transfers": "Transfers", "memory": "Memory at the peak"}
+        whats = {OPS: "Ops", TRANSFERS: "Transfers", MEMORY: "Memory at the peak"}
         want = self._document.requests.list_rows.emit
         for what, title in whats.items():
             for by in SUMS:
                 full = f"{title} by {by}" if by else f"Table: {title.lower()}"
                 yield full, partial(want, Wanted(what, by))
+
+    @property
+    def _kind(self) -> str:
+        return KINDS[self.kinds.checkedId()]
 
     def _choose_kind(self) -> None:
         self._where = None
@@ -191,15 +194,14 @@ class TablesView(Panel):
     def _list(self, project: OpenProject) -> Listing:
         assert project.current is not None
         schedule, grouping = project.current.schedule, project.grouping
-        kind = self.kinds.checkedId()
-        if kind == MEMORY:
+        if self._kind == MEMORY:
             return list_memory(schedule, grouping, *(self._where or ()))
-        lister = list_ops if kind == OPS else list_transfers
+        lister = list_ops if self._kind == OPS else list_transfers
         return lister(schedule, grouping, self._document.span)
 
     def _about(self, project: OpenProject) -> str:
         """Say what part of the step the rows are about."""
-        if self.kinds.checkedId() != MEMORY:
+        if self._kind != MEMORY:
             return self._document.span.title if self._document.span is not None else ""
         if self._where is None:
             return "each device at its peak"
