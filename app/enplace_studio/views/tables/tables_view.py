@@ -42,7 +42,7 @@ OPS, TRANSFERS, MEMORY = KINDS = "ops", "transfers", "memory"
 SUMS = ("", TYPE, LAYER, DEVICE)
 MOST_MARKED = 200
 """Most rows that are marked, and scrolled to, as their ops are selected elsewhere."""
-LEAST_FOR_NAMES, SPARE = 300, ("Type", "Output", "Start")
+LEAST_FOR_NAMES, SPARE = 420, ("Type", "Output", "Start")
 """With less room for names, these columns are left out, one after the other."""
 ROOM_OF_HEAD = 28
 """What a column's title needs besides its text."""
@@ -111,6 +111,8 @@ class TablesView(Panel):
         document.selection_changed.connect(self._follow_selection)
         self.kinds.idClicked.connect(self._choose_kind)
         self.sums.idClicked.connect(self._later.start)
+        for switch in (self.kinds, self.sums):
+            switch.idClicked.connect(self.table.scrollToTop)  # it is another table
         self.only_selected.toggled.connect(self._later.start)
         self.rebuild()
 
@@ -138,6 +140,7 @@ class TablesView(Panel):
         self.kinds.button(KINDS.index(wanted.what)).setChecked(True)
         self.sums.button(SUMS.index(wanted.by)).setChecked(True)
         self.only_selected.setChecked(False)
+        self.table.scrollToTop()
         self.rebuild()
 
     def commands(self) -> Iterable[tuple[str, Callable[[], object]]]:
