@@ -41,7 +41,7 @@ def serve_search(
     Parameters
     ----------
     cancelled : set of int
-        The numbers of the searches that nobody waits for any more.
+        The numbers of the searches that were ended.
     free : Event
         Set while no placer runs, which has all of the machine.
     """
@@ -60,7 +60,7 @@ def serve_search(
             send(moves_message(number, moves, plan, over=False))
 
     found: Sequence[NextMove] = ()
-    with suppress(EnplaceError):  # a plan of before a change of constraints: another search follows
+    with suppress(EnplaceError):  # the constraints have changed since: another search follows
         found = next_moves(
             codecs.problem_from(profile, asked["problem"]),
             plan,

@@ -201,7 +201,7 @@ class Solver(QObject):
     idle = Signal()
     """No job is left."""
     moves_found = Signal(object)
-    """A :class:`Message` with next moves, for whoever has asked for them."""
+    """A :class:`Message` with next moves; its number says which search found them."""
     worker_lost = Signal()
     """The worker has ended; another one is started by the next question."""
     _answered = Signal()
@@ -289,7 +289,8 @@ class Solver(QObject):
     ) -> None:
         """Run methods on a problem, one after the other; each plan is emitted by ``solved``.
 
-        What nobody asked for goes ahead of what waits: it is quick, and shown first.
+        A job that the user did not ask for goes ahead of those that wait: it is quick, and its plan
+        is shown first.
         ``details`` are further attributes of their :class:`Job`.
         """
         values = details.pop("values", {})

@@ -126,7 +126,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Note:
-    """A person's words about some ops, by their names."""
+    """The user's words about some ops, by their names."""
 
     on: frozenset[str]
     text: str

@@ -41,7 +41,7 @@ ABOUT_CLOSE = (
     "The constraint holds until you remove it.\n\nOps that may move, at most:"
 )
 NOTE_PX = 420
-"""Width of the dialog in which one writes a note."""
+"""Width of the dialog for a note."""
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 EXPORTS = {
@@ -305,7 +305,7 @@ def _toggle_tables(studio: Studio) -> None:
 
 
 def _take_tour(studio: Studio) -> None:
-    studio.panes.bring("graph")  # with which it begins
+    studio.panes.bring("graph")  # where the tour begins
     studio.tour_wanted.emit()
 
 

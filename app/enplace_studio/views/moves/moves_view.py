@@ -15,9 +15,9 @@ from enplace_studio.widgets.panel import ScrollPanel
 PAUSE_MS = 300
 """How long a plan must stay as it is until its next moves are looked for."""
 
-ABOUT = "Each is priced on this plan. A click makes it, Ctrl+Z takes it back."
-NO_PLAN = "What would shorten a plan most appears here."
-NOTHING = "No single edit that was tried makes this plan shorter. Solve searches for many at once."
+ABOUT = "Each is priced on this plan. Click one to make it; Ctrl+Z takes it back."
+NO_PLAN = "The edits that would shorten a plan most appear here."
+NOTHING = "No single edit that was tried shortens this plan. Solve searches for many at once."
 
 
 def make_view(document: Document, solver: Solver) -> MovesView:

@@ -27,13 +27,13 @@ from enplace_studio.widgets.panel import NO_LIMIT
 
 ABOUT = (
     "With data parallelism, every GPU has a copy of the whole model and takes its share of the "
-    "batch; before the update, all sum their gradients. Of a PyTorch model, the other lines are "
-    "what people pick by rules of thumb. All are predictions for comparison, not plans."
+    "batch; before the update, all sum their gradients. For a PyTorch model, the other lines "
+    "are the usual rules of thumb. All are predictions for comparison, not plans."
 )
 
 
 class _Row(NamedTuple):
-    """What a person would pick, how long it takes, and more about it."""
+    """What one might pick instead of a plan, how long it takes, and more about it."""
 
     name: str
     time: str
@@ -41,7 +41,7 @@ class _Row(NamedTuple):
 
 
 class Replicas(QWidget):
-    """The predicted time of what a person would pick instead of a plan, one line each."""
+    """The predicted times of what is usually picked without a planner, one line each."""
 
     def __init__(self, document: Document) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Replicas(QWidget):
 
 
 def _predict(problem: Problem, plan: Plan) -> list[_Row]:
-    """Predict what people pick instead, or say why it cannot be predicted."""
+    """Predict the usual choices, or say why they cannot be predicted."""
     in_steps = plan.objective == STEP_TIME
     found = mirrored(problem) if in_steps else None
     rivals = [found] if found else []
