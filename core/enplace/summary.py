@@ -624,12 +624,10 @@ def comparison(
 
 def _alternative_row(each: Alternative, expert_us: float | None, has_steps: bool) -> list[str]:
     """Show what needs no planner among methods."""
-    is_known = expert_us and each.fits and math.isfinite(each.value_us)
-    value = ms(each.value_us) if math.isfinite(each.value_us) else ""
     return [
         each.name,
-        value,
-        change_text(each.value_us / expert_us - 1) if expert_us and is_known else "",
+        each.time,
+        change_text(each.value_us / expert_us - 1) if expert_us and each.is_rival else "",
         *[""] * (2 + has_steps),
         size(float(each.sent_bytes)),
         size(float(each.peak_bytes.max())),
@@ -640,37 +638,33 @@ def _alternative_row(each: Alternative, expert_us: float | None, has_steps: bool
 
 def about_alternatives(value_us: float, rivals: Sequence[Alternative]) -> str:
     """Compare a plan with the fastest of what needs no planner; empty if nothing of that fits."""
-    fitting = [each for each in rivals if each.fits and math.isfinite(each.value_us)]
-    if not fitting:
+    fitting = (each for each in rivals if each.is_rival)
+    best = min(fitting, key=lambda each: each.value_us, default=None)
+    if best is None:
         return ""
-    best = min(fitting, key=lambda each: each.value_us)
     change = change_text(value_us / best.value_us - 1)
     return (
-        f"Of what needs no planner, {best.name} is predicted to be fastest: {ms(best.value_us)}, "
+        f"Of what needs no planner, {best.name} is predicted to be fastest: {best.time}, "
         f"the plan {change}."
     )
 
 
 def describe_alternatives(rivals: Sequence[Alternative], objective: str) -> list[str]:
     """Tabulate what needs no planner below a plan, the first of them; empty if there is nothing."""
+    from enplace.placing.prices import about_price
+
     if len(rivals) < 2:
         return []
     title = "time per micro-batch" if objective == "throughput" else "step time"
-    plan_us = rivals[0].value_us
+    plan = rivals[0]
     rows = [["predicted, not measured", title, "the plan", "fits", "memory"]]
     for each in rivals:
-        is_known = math.isfinite(each.value_us)
-        change = change_text(plan_us / each.value_us - 1) if is_known and each.fits else ""
+        has_change = each.is_rival and each is not plan
+        change = change_text(plan.value_us / each.value_us - 1) if has_change else ""
         fits = "yes" if each.fits else "does not fit"
-        value = ms(each.value_us) if is_known else ""
-        rows.append([each.name, value, change if each is not rivals[0] else "", fits, each.memory])
-    return [table(rows, "lrrll"), *filter(None, [_about_sends(rivals)])]
-
-
-def _about_sends(rivals: Sequence[Alternative]) -> str:
-    from enplace.placing.prices import about_price
-
-    return about_price(*((each.name, each.price_us, each.value_us) for each in rivals))
+        rows.append([each.name, each.time, change, fits, each.memory])
+    about = about_price(*((each.name, each.price_us, each.value_us) for each in rivals))
+    return [table(rows, "lrrll"), *filter(None, [about])]
 
 
 def alternative_numbers(each: Alternative, objective: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from enplace.machine.pipelines.pipeline import fill_pipeline
 from enplace.placers.data_parallel import Replicas
 from enplace.placing.prices import total_price_us
 from enplace.placing.settle import by_placed_rank, settle
-from enplace.text import listed, size
+from enplace.text import listed, ms, size
 from enplace.values.arrays import IntArray
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import device_label
@@ -55,6 +56,16 @@ class Alternative:
     def fits(self) -> bool:
         """Whether it can run: within the memory of every device."""
         return not self.why_not and bool((self.peak_bytes <= self.cluster.capacity_bytes).all())
+
+    @property
+    def is_rival(self) -> bool:
+        """Whether it can run, in a time that is known."""
+        return self.fits and math.isfinite(self.value_us)
+
+    @property
+    def time(self) -> str:
+        """What it takes, in words; empty if that is not known."""
+        return ms(self.value_us) if math.isfinite(self.value_us) else ""
 
     @property
     def memory(self) -> str:
