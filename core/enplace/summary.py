@@ -650,7 +650,7 @@ def about_alternatives(value_us: float, rivals: Sequence[Alternative]) -> str:
 
 
 def describe_alternatives(rivals: Sequence[Alternative], objective: str) -> list[str]:
-    """Tabulate what needs no planner below a plan, the first of them; empty if there is nothing."""
+    """Tabulate a plan, which comes first, and what needs no planner; empty if there is none."""
     from enplace.placing.prices import about_price
 
     if len(rivals) < 2:

@@ -53,8 +53,8 @@ RECOMPUTE = Option(
     "recompute",
     SWITCH,
     False,
-    "Run forward ops again where memory is short: a stage all of its own, and a step those that "
-    "help. For a step time it chooses the method enplace-recompute.",
+    "Run forward ops again where memory is short: in a pipeline all those of a stage, in a step "
+    "those that help. For a step time it chooses the method enplace-recompute.",
     THROUGHPUT,
 )
 MICROBATCHES = Option(

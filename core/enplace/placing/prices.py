@@ -1,4 +1,4 @@
-"""What a transfer costs besides what the simulator counts, where nobody has measured it.
+"""What a transfer costs besides what the simulator counts, where that was never measured.
 
 The work of sender and receiver, of launching a copy, of waiting for it and of waking a thread is
 part of a link's latency where the latency was measured. Between logical CPUs it cannot be measured
@@ -23,7 +23,7 @@ from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 
 PRICE_US = 10.0
-"""What a transfer costs besides what the simulator counts, over a link that nobody has measured.
+"""What a transfer costs besides what the simulator counts, over a link that was never measured.
 
 On two logical CPUs, steps with 422 to 894 transfers took 7 to 26 µs longer than predicted for each,
 in the median 10 µs. On two logical GPUs of an H200, steps with 74 to 354 transfers took 9 to 42 µs

@@ -7,7 +7,7 @@ plans, the one is taken
 2. then with the fewest transfers,
 3. then on the first of devices that are alike, in the order of the ops.
 
-Where nobody has measured a link, a step may take longer than that by the price of a transfer
+Over a link that was never measured, a step may take longer than that by the price of a transfer
 (:mod:`enplace.placing.prices`) for each one that the plan saves, and by no more. Finally, if a plan
 on fewer devices, with far fewer transfers, is no slower once all of them are charged at that price,
 it is taken however much longer it takes by prediction.

@@ -236,7 +236,7 @@ def simulate_pipeline(
             )
         passes = passes_of(problem, plan.device, weights_apart=kind in WAITING)
         halves = find_halves(problem, plan, passes) if kind == "zbv" else None
-    if kind == "zbv" and halves is None:  # other stages wait as they may
+    if kind == "zbv" and halves is None:  # no V: gradients of weights wait as in ZB-H1
         found = simulate_pipeline(problem, plan, "zb-h1", n_microbatches, rule, with_room=with_room)
         return replace(found, kind=kind)
     stages = stages_of(problem, plan, passes, halves)

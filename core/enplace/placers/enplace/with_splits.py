@@ -56,7 +56,7 @@ def enplace_split(problem: Problem, options: PlaceOptions) -> Plan:
 
 
 def split_graph(problem: Problem, splits: tuple[Split, ...]) -> Problem:
-    """Return the graph with splits as a problem of its own, like any other to a search."""
+    """Return a problem of the split graph that a search treats like any other."""
     return replace(split_problem(problem, splits), splits=())
 
 

@@ -27,7 +27,7 @@ from enplace.values.splits import Split, legal_dimensions, part_names, whole_nam
 MOVE, ORDER, SPLIT, SWAP, RECOMPUTE = "move", "order", "split", "swap", "recompute"
 
 MOST_SPLIT, MOST_SWAPPED, MOST_PARTNERS = 12, 24, 8
-"""Ops that are split, blocks that are swapped, and blocks that each of these is swapped with."""
+"""The most ops that are split, blocks that are swapped, and blocks to swap each of these with."""
 
 ALIKE = 2.0
 """Blocks that are swapped differ in their work at most by this factor."""
@@ -40,7 +40,7 @@ class Edit:
     Attributes
     ----------
     ops : int array
-        What moves, or runs at another time.
+        The ops that move, or run at another time.
     others : int array
         What they are swapped with, or the op that they go before; empty for other kinds.
     devices : tuple of int
@@ -153,7 +153,7 @@ def _placed(plan: Plan, ops: IntArray, device: int | IntArray) -> Plan:
 
 
 def _stretches(schedule: Schedule) -> Iterator[IntArray]:
-    """List the ops of the critical path that run one after another on a device, and the ends."""
+    """List ops of the critical path that run in a row on a device: all, or fewer at either end."""
     problem, path = schedule.problem, critical_path(schedule)
     ops = np.where(path.is_transfer, 0, path.number)
     device = np.where(path.is_transfer, -1, schedule.plan.device[ops])

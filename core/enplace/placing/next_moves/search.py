@@ -1,7 +1,7 @@
 """The search for next moves: it simulates one edit after another, and keeps the best.
 
 Prices are exact: each edit is simulated as the plan would run with it. Of a plan that fits, no move
-is offered that does not; of one that does not fit, those come first that lack least memory.
+is offered that does not; of one that does not fit, those that lack the least memory come first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 
 MOST = 8
-"""Moves that are offered."""
+"""How many moves are offered at most."""
 
 LEAST = 1e-4
 """Share by which a move must shorten a step to be offered."""
@@ -92,7 +92,7 @@ class NextMove:
 
     @property
     def change(self) -> str:
-        """The change as a text: ``−11.8 ms``, or ``−1.2 GiB of what is lacking, +3.0 ms``."""
+        """The change as a text: ``−11.8 ms``, or ``lacks 1.2 GiB less, +3.0 ms``."""
         time = ms(self.after_us - self.before_us, signed=True)
         less_bytes = self.before_excess_bytes - self.after_excess_bytes
         return f"lacks {size(less_bytes)} less, {time}" if less_bytes else time

@@ -1,4 +1,4 @@
-"""The profile of a graph in which ops are computed again, so that nobody keeps what they made.
+"""The profile of a graph in which ops are computed again, so that what they made is not kept.
 
 An op that is computed again has a copy, which reads what the op reads. Some readers of the op read
 the copy instead: those that come much later, such as its gradient. The copy waits for an op that
@@ -9,7 +9,7 @@ between two tensors that are kept is computed again as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -57,7 +57,7 @@ def may_run_again(profile: Profile, op: int) -> bool:
     return profile.kinds[op] in _ALIKE_AGAIN and not profile.persistent_bytes[op]
 
 
-def check_again(profile: Profile, again: Iterable[Split]) -> None:
+def check_again(profile: Profile, again: Collection[Split]) -> None:
     """Refuse what cannot be computed again.
 
     Raises

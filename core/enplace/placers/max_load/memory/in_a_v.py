@@ -38,7 +38,7 @@ ORDERS = 4
 """Depth-first orders to cut along."""
 
 FEW_CUTS = 1_000
-"""So many ways to cut an order are all tried."""
+"""If there are at most so many ways to cut an order, all are tried."""
 
 MOST_TRIES = 300
 """Most cuts of a long order whose loads are computed."""
