@@ -64,6 +64,10 @@ def test_what_may_differ_is_not_computed_again():
         with_copies(profile, (again("x", "h0"),))
     with pytest.raises(SplitError, match="no op 'h9'"):
         with_copies(profile, (again("h0", "h9"),))
+    with pytest.raises(SplitError, match="no op ''"):
+        with_copies(profile, (again("h0", ""),))
+    with pytest.raises(SplitError, match="no op 'h0/recomputed'"):  # only a copy is called so
+        with_copies(profile, (again("h0", "gradients/h0"), again("h0/recomputed", "h1")))
     with pytest.raises(SplitError, match="twice"):
         with_copies(profile, (again("h0", "gradients/h0"), again("h0", "h1")))
 

@@ -56,8 +56,10 @@ def find_halves(problem: Problem, plan: Plan, passes: IntArray) -> IntArray | No
     ops = np.flatnonzero((plan.device == row[k - 1]) & (passes == FORWARD))
     turn = _divide(problem, ops, row[k - 1])
     stage = _find_stages(problem, plan.device, passes, row[:k], turn) if turn else None
-    halves = None if stage is None else (np.array(stage) >= k).astype(np.int64)
-    return halves if halves is not None and _is_v(problem, plan, passes, halves) else None
+    if stage is None:
+        return None
+    halves = (np.array(stage) >= k).astype(np.int64)
+    return halves if _is_v(problem, plan, passes, halves) else None
 
 
 def _is_v(problem: Problem, plan: Plan, passes: IntArray, halves: IntArray) -> bool:

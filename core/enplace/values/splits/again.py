@@ -63,12 +63,14 @@ def check_again(profile: Profile, again: Collection[Split]) -> None:
     Raises
     ------
     SplitError
-        If the graph lacks an op, or an op is no reader, or would not make the same again.
+        If the graph lacks an op, or an op would not make the same again.
     """
     made = {copy_name(each.op) for each in again}
     for each in again:
-        names = (each.op, *filter(None, (each.after,)), *each.readers)
-        if missing := next((n for n in names if n not in profile.index and n not in made), ""):
+        others = (*filter(None, (each.after,)), *each.readers)
+        names = (each.op, *(name for name in others if name not in made))
+        missing = next((name for name in names if name not in profile.index), None)
+        if missing is not None:
             raise SplitError(f"'{each.op}' is to be computed again, but there is no op '{missing}'")
         if not may_run_again(profile, profile.index[each.op]):
             raise SplitError(
