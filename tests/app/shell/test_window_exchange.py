@@ -338,7 +338,7 @@ def test_the_picture_of_the_focused_view_is_saved(window, monkeypatch, tmp_path,
     window.activateWindow()
     assert QTest.qWaitForWindowActive(window)
     canvas.setFocus()
-    qtbot.waitUntil(lambda: not canvas._path_timer.isActive())  # the path follows shortly after
+    qtbot.waitUntil(lambda: canvas.picture.trace is not None)  # the path follows shortly after
     name_file(monkeypatch, tmp_path / "view.svg")
     trigger(window, "save-picture")
     text = (tmp_path / "view.svg").read_text()
