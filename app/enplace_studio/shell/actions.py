@@ -24,6 +24,7 @@ from enplace_studio.serving.dialog import ServingDialog
 from enplace_studio.shell.about import framework_names, show_about, show_frameworks
 from enplace_studio.shell.parts import Studio
 from enplace_studio.shell.settings_dialog import SettingsDialog
+from enplace_studio.solve.method_menu import STAY_CLOSE
 from enplace_studio.views import all_views
 from enplace_studio.views.view import DEVICE_KEYS, View, ViewAction
 from enplace_studio.widgets.messages import WHAT_MAKES_FIT
@@ -35,7 +36,7 @@ ABOUT_WHOLE = (
     "Ops stay together on one device if their names or scopes have\n"
     "the same match of this regex, such as layers/\\d+:"
 )
-STAY_CLOSE, USUAL_MOVED = "Stay close to this plan", 40
+USUAL_MOVED = 40
 ABOUT_CLOSE = (
     "Solve again from this plan, with most ops where they are.\n"
     "The constraint holds until you remove it.\n\nOps that may move, at most:"

@@ -14,13 +14,15 @@ from enplace_studio.model.method_facts import suggested, warnings_for, why_not_f
 from enplace_studio.solve.chosen_method import ChosenMethod
 from enplace_studio.widgets.labels import plain_tip
 
+STAY_CLOSE = "Stay close to this plan"
+
 
 class MethodMenu(QMenu):
     """The recent methods, one of each kind to begin with, and the way to all others."""
 
     all_wanted = Signal()
     """The user wants to see every method with its options."""
-    close_wanted = Signal()
+    stay_close_wanted = Signal()
     """The user wants a better plan close to the one on the screen."""
 
     def __init__(self, solver: Solver, chosen: ChosenMethod, parent: QWidget | None = None) -> None:
@@ -45,9 +47,9 @@ class MethodMenu(QMenu):
         self.addSeparator()
         self._add(group, suggested(self._solver.methods.values(), recent))
         self.addSeparator()
-        close = self.addAction("Stay close to this plan…")
-        close.setToolTip(plain_tip("Solve again with at most so many ops elsewhere than now"))
-        close.triggered.connect(self.close_wanted.emit)
+        stay_close = self.addAction(f"{STAY_CLOSE}…")
+        stay_close.setToolTip(plain_tip("Solve again, but move only as many ops as you say"))
+        stay_close.triggered.connect(self.stay_close_wanted.emit)
         self.addAction("All methods and options…").triggered.connect(self.all_wanted.emit)
 
     def _add(self, group: QActionGroup, choices: Iterable[tuple[str, str]]) -> None:

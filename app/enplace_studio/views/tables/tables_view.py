@@ -42,8 +42,8 @@ OPS, TRANSFERS, MEMORY = KINDS = "ops", "transfers", "memory"
 SUMS = ("", TYPE, LAYER, DEVICE)
 MOST_MARKED = 200
 """Most rows that are marked, and scrolled to, as their ops are selected elsewhere."""
-LEAST_FOR_NAMES, SPARE = 420, ("Type", "Output", "Start")
-"""With less room for names, these columns are left out, one after the other."""
+LEAST_PER_NAME, SPARE = 130, ("Type", "Output", "Start")
+"""With less room for each column of names, these are left out, one after the other."""
 ROOM_OF_HEAD = 28
 """What a column's title needs besides its text."""
 MEASURED_ROWS = 60
@@ -233,10 +233,10 @@ class TablesView(Panel):
         left -= sum(width for at, width in enumerate(widths) if at not in names)
         shown, titles = set(range(len(columns))), [column.title for column in columns]
         for at in (titles.index(title) for title in SPARE if title in titles):
-            if left < LEAST_FOR_NAMES * theme.scale:
+            if left < LEAST_PER_NAME * len(names) * theme.scale:
                 shown.discard(at)
                 left += 0 if at in names else widths[at]
-        names = [at for at in names if at in shown]
+                names = [name for name in names if name != at]
         for n_before, at in enumerate(reversed(names)):
             widths[at] = min(widths[at], left // (len(names) - n_before + 1)) if at else left
             left -= widths[at]
