@@ -58,11 +58,11 @@ def is_called(kernel: object) -> bool:
 
 def copy(kernel: object, folder: Path) -> int:
     """Copy the code of a kernel, for each set of types that it was called with."""
-    cache = kernel._cache
+    cache, codegen = kernel._cache, kernel.targetctx.codegen()
     codes = cache._cache_file._load_index()
     files = cache.files(folder)
-    for types, target, function in codes:
-        files.save((types, target, function), cache._cache_file.load((types, target, function)))
+    for key in codes:
+        files.save(cache.key_ahead(key[0], codegen), cache._cache_file.load(key))
     return len(codes)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 
 def main() -> None:
     """Run the command; Ctrl-C ends it quietly even while it is still loading."""
+    gc.set_threshold(100_000)  # to look through all that is imported, which stays, takes long
     try:
         from enplace.cli import main as run
     except KeyboardInterrupt:

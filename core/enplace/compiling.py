@@ -6,8 +6,8 @@ references of all its arrays.
 
 Packages bring kernels compiled ahead, in the folder ``compiled``: numba's own files, made for any
 CPU of a platform. One is loaded if it was made of the same source, by the same numba, for the same
-version of Python, platform and types. Any other kernel is compiled when it is first called, for the
-CPU that is here, and kept in numba's cache.
+minor version of Python, platform and types. Any other kernel is compiled when it is first called,
+for the CPU that is here, and kept in numba's cache.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ _import_config()
 from numba import njit  # noqa: E402
 from numba.core import caching, event  # noqa: E402
 from numba.core.dispatcher import Dispatcher  # noqa: E402
+from numba.np import linalg  # noqa: E402
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -105,6 +106,7 @@ class KernelCache(caching.FunctionCache):
 
     def load_overload(self, types: Any, target: Any) -> Any:
         """Load the code for some types of arguments; None if it must be compiled."""
+        _import_arrays()
         key = self.key_ahead(types, target.codegen())
         if key in self._found_ahead:
             target.refresh()
@@ -117,9 +119,13 @@ class KernelCache(caching.FunctionCache):
             super().save_overload(types, code)
 
     def key_ahead(self, types: Any, codegen: Any) -> Any:
-        """Make the key by which code for any CPU is found."""
-        of_types, (platform, *_), of_function = self._index_key(types, codegen)
-        return of_types, (platform, *ANY_CPU), of_function
+        """Make the key by which code for any CPU is found.
+
+        The names of the files stand for the source. The bytecode, by which numba's own cache finds
+        code, is another one in some patch releases of Python.
+        """
+        of_types, (platform, *_), (_, of_closure) = self._index_key(types, codegen)
+        return of_types, (platform, *ANY_CPU), of_closure
 
     def files(self, folder: Path) -> Any:
         """Open the files of this kernel in a folder of code compiled ahead."""
@@ -128,6 +134,19 @@ class KernelCache(caching.FunctionCache):
     @cached_property
     def _found_ahead(self) -> Any:
         return self.files(AHEAD)._load_index()
+
+
+@cache
+def _import_arrays() -> None:
+    """Import how numba compiles arrays, but not scipy's linear algebra, which takes long.
+
+    numba only asks there whether it exists, and asks again where a function needs it.
+    """
+    usual, linalg.ensure_blas = linalg.ensure_blas, lambda: None
+    try:
+        importlib.import_module("numba.np.arraymath")
+    finally:
+        linalg.ensure_blas = usual
 
 
 def _cached(**flags: bool) -> Callable[[Function], Function]:

@@ -74,7 +74,9 @@ def count_compilations(kernel):
     return len(compiled)
 
 
-def test_a_kernel_compiled_ahead_is_loaded_for_any_cpu(made_kernel, tmp_path, monkeypatch):
+@pytest.fixture
+def made_ahead(made_kernel, tmp_path, monkeypatch):
+    """The kernel compiled ahead, as a package brings it."""
     monkeypatch.setattr(compiling, "AHEAD", tmp_path / "ahead")
     (tmp_path / "ahead").mkdir()
     kernel = made_kernel()
@@ -83,8 +85,25 @@ def test_a_kernel_compiled_ahead_is_loaded_for_any_cpu(made_kernel, tmp_path, mo
     (types,) = kernel.overloads
     data = cache._cache_file.load(cache._index_key(types, codegen))
     cache.files(compiling.AHEAD).save(cache.key_ahead(types, codegen), data)
+
+
+def test_a_kernel_compiled_ahead_is_loaded_for_any_cpu(made_ahead, made_kernel, monkeypatch):
     assert count_compilations(made_kernel()) == 0
     monkeypatch.setattr(compiling.caching.numba, "__version__", "another")
+    assert count_compilations(made_kernel()) == 1
+
+
+def test_a_kernel_compiled_ahead_is_loaded_whatever_its_bytecode(made_ahead, made_kernel):
+    kernel = made_kernel()
+    code = kernel.py_func.__code__
+    kernel.py_func.__code__ = code.replace(co_code=code.co_code * 2)
+    assert count_compilations(kernel) == 0
+
+
+def test_a_kernel_compiled_ahead_of_another_source_is_not_loaded(
+    made_ahead, write_module, made_kernel
+):
+    write_module("made_tuples", TUPLES + "\n")
     assert count_compilations(made_kernel()) == 1
 
 

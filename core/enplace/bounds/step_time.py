@@ -53,7 +53,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import highspy
 import numpy as np
 
 from enplace.bounds.heads import LeastCosts, earliest_starts
@@ -389,6 +388,8 @@ def _prices(
     cell_us, held : float arrays, shapes (n_cells, n_devices) and (n_cells,)
         Time of each cell on each device, inf where it is not allowed, and its bytes.
     """
+    import highspy  # takes a while
+
     cluster = problem.cluster
     n_devices, n_cells = cluster.n_devices, len(held)
     cells, devices = np.nonzero(np.isfinite(cell_us))
