@@ -334,11 +334,11 @@ def test_the_picture_of_plans_side_by_side_is_exported(window, monkeypatch, tmp_
 
 
 def test_the_picture_of_the_focused_view_is_saved(window, monkeypatch, tmp_path, qtbot):
-    canvas = window.panes.views["timeline"].canvas
+    view = window.panes.views["timeline"]
     window.activateWindow()
     assert QTest.qWaitForWindowActive(window)
-    canvas.setFocus()
-    qtbot.waitUntil(lambda: canvas.picture.trace is not None)  # the path follows shortly after
+    view.canvas.setFocus()
+    qtbot.waitUntil(lambda: "critical path" in view.summary.text())  # it follows shortly after
     name_file(monkeypatch, tmp_path / "view.svg")
     trigger(window, "save-picture")
     text = (tmp_path / "view.svg").read_text()
