@@ -190,7 +190,10 @@ def test_a_run_refuses_to_recompute(enplace, folder):
 
 
 def test_a_plan_whose_pipeline_does_not_fit_ends_with_1(enplace, folder):
-    """A step frees each gradient after its update; a pipeline sums up all of them."""
+    """A step frees each gradient after its update; a pipeline sums up all of them.
+
+    It does wherever samples return to two devices, which the pins see to.
+    """
     layers = [f"layer_{number}" for number in range(4)]
     backward = [f"gradients/{name}" for name in reversed(layers)]
     profile = model([*layers, *backward, *(f"update/{name}" for name in layers)])
@@ -206,7 +209,8 @@ def test_a_plan_whose_pipeline_does_not_fit_ends_with_1(enplace, folder):
     (folder / "sums.json").write_text(json.dumps(profile))
     (folder / "small.json").write_text(json.dumps(machine(35 * MIB)))
     place = ("place", "sums.json", "--cluster", "small.json", "--objective", "throughput")
-    done = enplace(*place, "--time-limit", 1, "--json")
+    pins = "--pin", "gradients/layer_0=GPU:0", "--pin", "gradients/layer_3=GPU:1"
+    done = enplace(*place, *pins, "--time-limit", 1, "--json")
     assert done.document["feasible"]
     assert not done.document["pipeline"]["feasible"]
     assert done.status == 1
