@@ -240,10 +240,12 @@ class Measuring(Part):
         )
 
     def _ran(self, plan: Plan, run: MeasuredRun) -> None:
-        if self._document.set_run(plan, run):
-            self.done.emit(f"A step takes {ms(run.step_time_us)} on this machine")
-        else:
+        if not self._document.set_run(plan, run):
             self.done.emit("The plan that ran is no longer open; its measurement is dropped")
+        elif run.on_labels:
+            self.done.emit("The plan ran on labels, which have no step time")
+        else:
+            self.done.emit(f"A step takes {ms(run.step_time_us)} on this machine")
 
     def take_costs(self) -> None:
         """Use the op times measured in the current plan's run as their costs."""

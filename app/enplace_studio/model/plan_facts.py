@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -77,8 +78,8 @@ def standing(project: OpenProject, entry: PlanEntry) -> tuple[str, str]:
     role = role_of(change)
     if role == "good" and entry.run is not None and project.expert is not None:
         # The measurement may have refuted the gain.
-        shorter = entry.run.step_time_us < project.expert.schedule.makespan_us
-        role = "good" if shorter else "dim"
+        longer = entry.run.step_time_us >= project.expert.schedule.makespan_us
+        role = "dim" if longer else "good"
     return vs_expert(change), role
 
 
@@ -150,7 +151,7 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry, stale: str) 
         lines += say_where(schedule, project.grouping)
     if entry.plan.note:
         lines.append(as_sentence(entry.plan.note))
-    if entry.run is not None:
+    if entry.run is not None and not entry.run.on_labels:
         lines.append(f"measured: {compared(schedule.makespan_us, entry.run.step_time_us)}")
     full = about_full(schedule.problem.cluster, schedule.peak_bytes)
     lines += filter(None, [unfit_text(schedule), full])
@@ -231,12 +232,11 @@ def _path_lines(both: tuple[Schedule, Schedule]) -> list[Difference]:
 
 def _measured_lines(first: PlanEntry, second: PlanEntry) -> list[Difference]:
     """Compare measured step times, if there are any."""
-    if first.run is None and second.run is None:
-        return []
-    runs = [first.run, second.run]
-    steps = [run.step_time_us for run in runs if run is not None]
-    texts = ["–" if run is None else ms(run.step_time_us) for run in runs]
-    return [_line("measured", texts, steps if len(steps) == 2 else None)]
+    runs = (first.run, second.run)
+    times_us = [math.nan if run is None else run.step_time_us for run in runs]
+    known = [us for us in times_us if math.isfinite(us)]
+    texts = [ms(us) if math.isfinite(us) else "–" for us in times_us]
+    return [_line("measured", texts, known if len(known) == 2 else None)] if known else []
 
 
 def _against(project: OpenProject, entry: PlanEntry) -> str:

@@ -125,9 +125,9 @@ def _comparable(studio: Studio) -> bool:
     return _open(studio) and bool(studio.solver.methods) and not studio.is_measuring
 
 
-def _was_run(studio: Studio) -> bool:
+def _was_timed(studio: Studio) -> bool:
     current = studio.document.current
-    return current is not None and current.run is not None
+    return current is not None and current.run is not None and not current.run.on_labels
 
 
 def _was_measured(studio: Studio) -> bool:
@@ -394,7 +394,7 @@ _ACTIONS: tuple[Action, ...] = (
     Action("cancel-run", "Cancel the measurement", "Plan", (),
            lambda s: s.measuring.cancel(), lambda s: s.is_measuring, 1),
     Action("take-costs", "Take measured costs", "Plan", (),
-           lambda s: s.measuring.take_costs(), _was_run, 1),
+           lambda s: s.measuring.take_costs(), _was_timed, 1),
     Action("profile-page", "How it was measured…", "Plan", (),
            lambda s: s.measuring.show_profile(), _was_measured, 1),
     Action("cluster", "Choose cluster…", "Plan", ("Ctrl+L",),

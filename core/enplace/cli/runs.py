@@ -69,17 +69,13 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
 
 
 def _on_labels(run: MeasuredRun) -> list[list[str]]:
-    """Say what was sent, and how long it took op by op."""
-    facts, plain_us = run.facts, run.stock_step_time_us
+    """Say what was sent, and what is predicted."""
+    facts = run.facts
     by_module = facts["placed_by_module"]
-    rows = [
-        ["transfers", f"{facts['transfers']:,}", f"{size(facts['moved_bytes'])} in a step"],
-        ["step, op by op", ms(run.step_time_us), f"{run.framework.name} by itself: {ms(plain_us)}"],
-    ]
+    moved = f"{size(facts['moved_bytes'])} in a step"
+    rows = [["transfers", f"{facts['transfers']:,}", moved]]
     if by_module:
         rows.insert(0, ["ops of other names", f"{by_module:,}", "where their module is"])
-    if not math.isfinite(plain_us):
-        rows[-1][-1] = ""
     if math.isfinite(run.predicted_step_time_us):
         used = count(len({*run.plan.device.tolist()}), "device")
         rows.append(["predicted step", ms(run.predicted_step_time_us), f"on {used}"])

@@ -163,6 +163,12 @@ class MeasuredRun(Frozen):
     modules_on_planned_device: int | None = None
 
     def __post_init__(self) -> None:
+        if self.on_labels:  # its ops ran in turn, which no devices do
+            for name in ("step_times_us", "op_time_us", "op_start_us", "op_finish_us"):
+                object.__setattr__(self, name, np.full_like(getattr(self, name), np.nan, float))
+            object.__setattr__(self, "stock_step_time_us", math.nan)
+            facts = {key: each for key, each in self.facts.items() if key != "stock_quartiles_us"}
+            object.__setattr__(self, "facts", facts)
         freeze_arrays(self)
 
     @property
@@ -189,7 +195,7 @@ class MeasuredRun(Frozen):
 
     @property
     def step_time_us(self) -> float:
-        """Median step."""
+        """Median step; NaN on labels, which have no times."""
         return float(np.median(self.step_times_us))
 
     @property
@@ -383,11 +389,9 @@ class MeasuredRun(Frozen):
     def to_json(self) -> dict[str, Any]:
         """The figures of the run, without those of single ops; on labels, no time was measured."""
         figures = {name: _finite(getattr(self, name)) for name in _FIGURES}
-        if self.on_labels:
-            figures["stock_step_time_us"] = None
         return {
             "steps": len(self.step_times_us),
-            "step_time_us": None if self.on_labels else self.step_time_us,
+            "step_time_us": _finite(self.step_time_us),
             **figures,
             "step_quartiles_us": None if self.on_labels else quartiles_us(self.step_times_us),
             "one_device_step_time_us": _finite(self.one_device_us),

@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 
 from enplace.frameworks.link_fits import about_poor, about_presets, link_fits
-from enplace.frameworks.measured import MeasuredRun, quartiles_us
+from enplace.frameworks.measured import NOT_SEEN, MeasuredRun, quartiles_us
 from enplace.frameworks.verifying import (
     DataParallel,
     DeviceFigures,
@@ -176,15 +176,16 @@ def _links(profiles: tuple[Profile, ...]) -> str:
 
 def _pictures(found: Verification) -> Iterator[str]:
     """Draw for each model the graph and the timeline of its last plan that ran."""
-    timed = (c for c in found.checks if c.run and np.isfinite(c.run.op_start_us).any())
-    last = {check.model: check for check in timed if check.schedule}
+    ran = (c for c in found.checks if c.run and (c.run.op_device != NOT_SEEN).any())
+    last = {check.model: check for check in ran if check.schedule}
     for check in last.values():
         assert check.run is not None
         assert check.schedule is not None
         run = check.run
         yield f"<section>{graph_svg(check.schedule)}</section>"
-        timeline = measured_svg(check.schedule, run.op_start_us, run.op_finish_us, run.op_device)
-        yield f"<section>{timeline}</section>"
+        times_us = run.op_start_us, run.op_finish_us
+        if np.isfinite(times_us).any():
+            yield f"<section>{measured_svg(check.schedule, *times_us, run.op_device)}</section>"
 
 
 def steps_svg(found: Verification) -> str:

@@ -17,6 +17,8 @@ from enplace_studio.files.kept_runs import run_from_json, run_to_json
 from enplace_studio.files.session import entry_for, open_file
 from enplace_studio.frameworks.dialogs import FailureReport, RunQuestion, TrustQuestion
 from enplace_studio.frameworks.open_model import OpenModel
+from enplace_studio.model.plan_facts import tooltip
+from enplace_studio.views.inspector.inspector_facts import measured_facts
 from enplace_studio.views.plans.measured import ResultCard, facts_of
 from problems import plan_of
 
@@ -301,6 +303,25 @@ def test_the_card_lists_the_facts_of_the_run(ran):
     assert facts["out of order"] == "0 ops"
     assert facts["loss difference"] == "0"
     assert facts["TensorFlow by itself"] == "6.0 ms; plan −37.5 %"
+
+
+def test_a_run_on_labels_shows_no_time_of_its_own(ran, qtbot):
+    document, canvas = ran.document, ran.panes.views["timeline"].canvas
+    entry, run = document.current, document.current.run
+    qtbot.waitUntil(lambda: len(canvas.lanes.rows) > 1)
+    document.set_run(entry.plan, replace(run, facts={"labels": True}))
+    card, labelled = ran.findChild(ResultCard), document.current
+    assert (card.step.text(), card.off.text()) == ("", "predicted 3.0 ms")
+    assert card.title.text() == "Run on labels"
+    assert not card.take_button.isVisible()
+    facts = {fact.name: fact.value for fact in facts_of(labelled.run)}
+    assert facts["ops on their device"] == "3 of 3"
+    assert not [value for value in facts.values() if value.endswith("ms")]
+    assert "measured" not in ran.panes.views["timeline"].legend
+    assert "measured:" not in tooltip(document.project, document.bounds, labelled, "")
+    qtbot.waitUntil(lambda: not any(row.measured for row in canvas.lanes.rows))
+    lines = measured_facts(labelled.schedule, labelled.run, np.arange(3))
+    assert lines == [("seen in the run", "3 of 3 ops")]
 
 
 def test_the_card_warns_where_logical_cpus_share_a_machine(ran):

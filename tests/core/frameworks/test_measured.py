@@ -276,9 +276,18 @@ def test_a_run_on_labels_proves_where_ops_run_and_times_nothing():
         "placed_peak_bytes": {"GPU:1": 1 << 21},
         "predicted_peak_bytes": {"GPU:1": 1 << 22},
         "gradients_difference": 0.0,
+        "stock_quartiles_us": [20.0, 30.0],
     }
-    run = make_run(facts=facts, loss_difference=0.0, weights_difference=0.0)[1]
+    problem, run = make_run(facts=facts, loss_difference=0.0, weights_difference=0.0)
     text = describe_run(run, "cpu:2")
+    assert " ms" not in text.replace("0.031 ms", "")  # only the predicted step
+    figures = run_from(run_message(run), problem).to_json()
+    timed = {key: each for key, each in figures.items() if key.endswith("_us")}
+    assert {key for key, each in timed.items() if each} == {"predicted_step_time_us"}
+    assert "stock_quartiles_us" not in figures["facts"]
+    assert figures["steps"] == 3
+    kept = with_measured_costs(run).time_us
+    assert np.array_equal(kept, run.profile.time_us, equal_nan=True)
     assert not run.verdict
     assert "step time" not in text.replace("no step time", "")
     assert "labels of one CPU" in text

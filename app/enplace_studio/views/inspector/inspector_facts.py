@@ -227,11 +227,14 @@ def op_facts(problem: Problem, schedule: Schedule | None, op: int) -> list[tuple
 
 def measured_facts(schedule: Schedule, run: MeasuredRun, ops: IntArray) -> list[tuple[str, str]]:
     """List labels and values of the measurements of the ops."""
-    seen = ops[np.isfinite(run.op_time_us[ops])]
+    timed = run.op_device >= 0 if run.on_labels else np.isfinite(run.op_time_us)
+    seen = ops[timed[ops]]
     if not len(seen):
         return [("compute time", "not seen in the run")]
-    facts = [("compute time", compared(*total_times(schedule, run, seen)))]
-    if len(seen) < len(ops):
+    facts = []
+    if not run.on_labels:
+        facts = [("compute time", compared(*total_times(schedule, run, seen)))]
+    if len(seen) < len(ops) or run.on_labels:
         facts.append(("seen in the run", f"{len(seen):,} of {count(len(ops), 'op')}"))
     start_us, finish_us = run.op_start_us[seen], run.op_finish_us[seen]
     if np.isfinite(start_us).any():

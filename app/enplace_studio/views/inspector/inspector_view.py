@@ -373,7 +373,8 @@ class InspectorView(ScrollPanel):
         current = project.current
         if current is not None and current.run is not None:
             facts = measured_facts(current.schedule, current.run, ops)
-            self._add_lines("Measured on this machine", facts)
+            on_labels = current.run.on_labels
+            self._add_lines("Run on labels" if on_labels else "Measured on this machine", facts)
         tensors = largest_outgoing(problem, project.grouping, ops)
         if tensors:
             self._add_heading("Largest tensors")

@@ -40,6 +40,7 @@ class ResultCard(QFrame):
         super().__init__()
         self.setProperty("card", True)
         self._document = document
+        self.title = label("", "title")
         self.step, self.off = label("", "number"), label("", "dim")
         self.caveat = paragraph("")
         run_action = document.requests.run_action
@@ -57,7 +58,7 @@ class ResultCard(QFrame):
         self.refresh()
 
     def _lay_out(self) -> QVBoxLayout:
-        head = hbox(label("Measured here", "title"), STRETCH, self.step)
+        head = hbox(self.title, STRETCH, self.step)
         buttons = hbox((self.take_button, 1), self.again_button)
         parts = head, self.off, self.caveat, self.facts, 2, buttons
         return vbox(*parts, on=self, spacing=6, margins=(12, 8, 12, 12))
@@ -68,7 +69,10 @@ class ResultCard(QFrame):
         self.setVisible(current is not None and current.run is not None)
         if current is None or current.run is None:
             return
-        self.step.setText(ms(current.run.step_time_us))
+        on_labels = current.run.on_labels
+        self.step.setText("" if on_labels else ms(current.run.step_time_us))
+        self.title.setText("Run on labels" if on_labels else "Measured here")
+        self.take_button.setVisible(not on_labels)
         error = step_error(current.schedule, current.run)
         set_role(self.off, "good" if error is not None and abs(error) <= CLOSE else "dim")
         self.off.setText(describe_prediction(current.schedule, error))
@@ -156,8 +160,6 @@ def _rival(name: str, run: MeasuredRun, step_us: float, tip: str) -> list[Fact]:
     """Compare the plan with a way to run that needs none; empty if that was not timed."""
     if not step_us > 0:
         return []
-    if run.on_labels:
-        return [Fact(name, ms(step_us), "plain", tip)]
     slower = run.step_time_us / step_us - 1
     text = f"{ms(step_us)}; plan {change_text(slower)}"
     return [Fact(name, text, "bad" if slower > CLOSE else "plain", tip)]

@@ -138,7 +138,7 @@ class TimelineView(Panel):
         step, run = ms(schedule.makespan_us), project.current.run
         if run is None and schedule.problem.measured_profile.measured.estimated:
             step += f" {ESTIMATED}"
-        if run is not None:
+        if run is not None and not run.on_labels:
             off = step_error(schedule, run)
             shown = "" if off is None else f" ({percent(off, signed=True)})"
             step += f" predicted{shown}, {ms(run.step_time_us)} measured{_traced(run)}"

@@ -162,9 +162,10 @@ class Timing:
     Attributes
     ----------
     step_times_us : tuple of float
-        Plain steps on the same shapes, without a recorder.
-    n_unlike : int
-        How many plain steps were on other shapes.
+        Plain steps on the same shapes and with the same optimisers, without a recorder.
+    n_unlike, n_others : int
+        How many plain steps were on other shapes, and how many had other optimisers or another
+        number of backward passes.
     call_us, call_kernels : mapping
         By the number of a call: its time, and on a GPU how many kernels it launched.
     call_extra_bytes : mapping
@@ -191,6 +192,7 @@ class Timing:
     unjoined_us: float = 0.0
     allocated_bytes: int = 0
     n_unlike: int = 0
+    n_others: int = 0
 
     @property
     def step_us(self) -> float | None:

@@ -109,11 +109,14 @@ def _notes(step: Step, timing: Timing, scale: float) -> tuple[str, ...]:
             f"Ops took {percent(longer - 1)} longer while they were recorded, so their times are "
             f"scaled to the plain step."
         )
-    if timing.n_unlike:
+    if timing.n_unlike or timing.n_others:
         n_steps = len(timing.step_times_us)
+        all_steps = count(n_steps + timing.n_unlike + timing.n_others, "plain step")
+        what = ["in the shape of their batch"] * bool(timing.n_unlike)
+        what += ["in their optimisers or backward passes"] * bool(timing.n_others)
         notes.append(
-            f"Batches differ in shape: of {count(n_steps + timing.n_unlike, 'plain step')}, "
-            f"{n_steps:,} had that of the recorded step, and only these count."
+            f"Steps differ {listed(what)}: of {all_steps}, {n_steps:,} were like the recorded one, "
+            f"and only these count."
         )
     if not timing.gpu:
         notes.append(

@@ -63,7 +63,7 @@ def without_dropout() -> Iterator[None]:
 
 
 class Follower(Rounds):
-    """Follows the steps of a script, of which each ends with the optimiser that came last.
+    """Follows the steps of a script, each a round of all its optimisers.
 
     Attributes
     ----------

@@ -1,21 +1,30 @@
-"""Where a step of a script ends: with that of the optimiser which was seen last."""
+"""Where a step of a script ends: with the optimiser seen last, once all others have made steps.
+
+Each step so holds all optimisers, whichever of them comes first and whichever makes more steps.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
 from functools import wraps
 from typing import Any, NoReturn
 from unittest.mock import patch
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch.optim import optimizer as hooks
 
+from enplace.frameworks.torch.record.recorder import parameters_of
 from enplace.frameworks.torch.record.recording import EnoughError
 
-PATIENCE = 10
-"""Rounds within which an optimiser that was made is awaited: the critic of a GAN may make several
-steps for one of its generator, and some scripts make optimisers that they never use."""
+PATIENCE = 20
+"""How often another optimiser makes a step while one is awaited: the critic of a GAN may make
+several for one of its generator, and some scripts make optimisers that they never use, or use
+only at first."""
+
+Kind = tuple[tuple[int, ...], int]
+"""The numbers of the optimisers of a round in the order of their steps, and its backward passes."""
 
 
 class Rounds:
@@ -24,23 +33,35 @@ class Rounds:
     Attributes
     ----------
     optimizers : list of torch.optim.Optimizer
-        Those that were seen, in the order of their first steps.
+        Those of a round, in the order of their first steps.
+    n_seen : int
+        How many ever made a step.
+    n_ended : int
+        How many rounds of the same optimisers have ended.
+    kind : Kind
+        What the last round was made of.
     """
 
     def __init__(self) -> None:
         self.optimizers: list[torch.optim.Optimizer] = []
+        self.kind: Kind = ((), 0)
+        self.n_seen = 0
+        self._numbers: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._made: WeakSet[torch.optim.Optimizer] = WeakSet()
-        self._depth = self._ended = 0
+        self._returned: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._round: list[int] = []
+        self._depth = self.n_ended = self._backward = 0
         self._is_done = False
 
     @property
     def awaits_another(self) -> bool:
         """Whether an optimiser was made that may yet make its first step."""
-        late = (each for each in self._made if not _wraps_another(each) and not self._knows(each))
-        return self._ended < PATIENCE and any(late)
+        late = (e for e in self._made if not _wraps_another(e) and e not in self._numbers)
+        return self.n_ended < PATIENCE and any(late)
 
-    def _knows(self, optimizer: torch.optim.Optimizer) -> bool:
-        return any(each is optimizer for each in self.optimizers)
+    def number_of(self, optimizer: torch.optim.Optimizer) -> int:
+        """Return the number of an optimiser, as in the kind of a round."""
+        return self._numbers[optimizer]
 
     def hook_optimizers(self, stack: ExitStack) -> None:
         """Follow the optimisers until a stack is closed."""
@@ -57,6 +78,8 @@ class Rounds:
             self._made.add(optimizer)
 
         stack.enter_context(patch.object(torch.optim.Optimizer, "__init__", make))
+        backward = self._noting(torch.autograd.backward)
+        stack.enter_context(patch.object(torch.autograd, "backward", backward))
 
     def stop(self) -> NoReturn:
         """End the script: nothing more is to be seen."""
@@ -72,7 +95,7 @@ class Rounds:
         """An optimiser has ended its step."""
 
     def begin_anew(self) -> None:
-        """A new optimiser has made a step: its round has one more than those before."""
+        """The optimisers of a round are others than before."""
 
     def end_round(self) -> None:
         """The last optimiser has made its step, which ends the round."""
@@ -95,13 +118,61 @@ class Rounds:
         self.leave_optimizer()
         if self._is_done:
             self.stop()  # the script's own ``except:`` caught it
-        if not self._knows(optimizer):
-            self.optimizers.append(optimizer)
-            self._ended = 0
-            self.begin_anew()
-        elif self.optimizers[-1] is optimizer:
-            self._ended += 1
+        self._note(optimizer)
+
+    def _note(self, optimizer: torch.optim.Optimizer) -> None:
+        """Find what the step of an optimiser ends."""
+        if optimizer not in self.optimizers and not self._takes_the_place(optimizer):
+            self._take(optimizer)
+            return
+        self._round.append(self._numbers[optimizer])
+        missing = [each for each in self.optimizers if self._numbers[each] not in self._round]
+        left = [each for each in missing if each not in self._returned]
+        if left and max(Counter(self._round).values()) > PATIENCE:
+            self._begin_anew([each for each in self.optimizers if each not in left])
+        elif not missing and self.optimizers[-1] is optimizer:
+            self.kind = tuple(self._round), self._backward
+            self.n_ended += 1
+            self._round, self._backward = [], 0
             self.end_round()
+
+    def _takes_the_place(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether an optimiser is one that is known, which a script makes anew for each step."""
+        own = _ids_of(optimizer)
+        for at, each in enumerate(self.optimizers):
+            if type(each) is type(optimizer) and _ids_of(each) == own:
+                self.optimizers[at] = optimizer
+                self._numbers[optimizer] = self._numbers[each]
+                return True
+        return False
+
+    def _take(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let an optimiser be in each round from now on, a new one in place of what it replaces."""
+        others = self.optimizers
+        if optimizer not in self._numbers:
+            self._numbers[optimizer], self.n_seen = self.n_seen, self.n_seen + 1
+            others = [each for each in others if _ids_of(each).isdisjoint(_ids_of(optimizer))]
+        else:
+            self._returned.add(optimizer)
+        self._begin_anew([*others, optimizer])
+
+    def _begin_anew(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        self.optimizers, self.n_ended = optimizers, 0
+        self._round, self._backward = [], 0
+        self.begin_anew()
+
+    def _noting(self, usual: Any) -> Any:
+        @wraps(usual)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            self._backward += not self._depth  # how often a closure runs is not known beforehand
+            return usual(*args, **kwargs)
+
+        return backward
+
+
+def _ids_of(optimizer: torch.optim.Optimizer) -> set[int]:
+    """Return what tells an optimiser's parameters from others."""
+    return {*map(id, parameters_of([optimizer]))}
 
 
 def _wraps_another(optimizer: torch.optim.Optimizer) -> bool:

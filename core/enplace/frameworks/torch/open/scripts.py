@@ -1,20 +1,21 @@
 """Training scripts: run unchanged; steps of their optimisers are recorded and timed.
 
-A step ends when the optimiser that was seen last has made its own: a script with several of them
-(a GAN) makes its round in between. The second step is recorded, so that a short script is enough;
-then plain steps are timed, and the step is recorded some more times for the times of its ops.
+A step is a round of all optimisers of a script, of which a GAN has several. The second step is
+recorded, so that a short script is enough; then plain steps are timed, and the step is recorded
+some more times for the times of its ops.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from itertools import chain
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from unittest.mock import patch
 
 import torch
@@ -30,7 +31,7 @@ from enplace.frameworks.programs import (
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.error_text import explain, first_line, is_out_of_memory
 from enplace.frameworks.torch.open.calls import REPORT_S, Calls, may_train
-from enplace.frameworks.torch.open.rounds import Rounds
+from enplace.frameworks.torch.open.rounds import PATIENCE, Kind, Rounds
 from enplace.frameworks.torch.open.whole import check_whole, why_missing
 from enplace.frameworks.torch.record.recorder import NotRecordedError, check_hooks, parameters_of
 from enplace.frameworks.torch.record.recording import (
@@ -43,6 +44,7 @@ from enplace.frameworks.torch.record.recording import (
 from enplace.frameworks.torch.record.timing import Clock, CpuClock, GpuClock
 from enplace.frameworks.torch.step import Step
 from enplace.processes.worker import Report
+from enplace.text import listed
 
 
 def record_script(source: Source, steps: int, warm_ups: int, report: Report) -> Recorded:
@@ -82,6 +84,9 @@ class Watching(Protocol):
         """Follow steps within the block."""
         ...
 
+
+FEW_OPS = 2000
+"""An estimate follows a script for so many ops: it may soon replace its optimiser by another."""
 
 OF_STEPS = (
     "torch.optim.optimizer.register_optimizer_step_pre_hook",
@@ -141,6 +146,13 @@ def without_compiler(note: Callable[[], None]) -> Iterator[None]:
         yield
 
 
+class _Seen(NamedTuple):
+    """A recorded step, and of what kind it was."""
+
+    step: Step
+    kind: Kind
+
+
 class Watch(Rounds):
     """Follows the steps of a script's optimisers, and says when to record and when to time.
 
@@ -160,7 +172,9 @@ class Watch(Rounds):
         self._calls = Calls(source, make_clock(), wanted, ends)
         self._recording = Recording(make_clock(), lambda: current_line(source))
         self._clock = self._recording.clock
-        self._step: Step | None = None
+        self._step: _Seen | None = None
+        self._older: _Seen | None = None
+        self._kinds: Counter[Kind] = Counter()
         self._plain, self._again = 0, -1
         self._report_at = 0.0
         self._is_compiled = self._starts_processes = False
@@ -168,7 +182,7 @@ class Watch(Rounds):
     @property
     def has_step(self) -> bool:
         """Whether a step was recorded; nothing after that matters."""
-        return self._step is not None
+        return (self._step or self._older) is not None
 
     def recorded(self) -> Recorded:
         """Return the step, or else a call of the model, and what was measured.
@@ -178,15 +192,24 @@ class Watch(Rounds):
         LoadError
             If the script had neither.
         """
-        if self._step is not None:
-            timing = self._clock.timing(self._wanted.warm_ups, self._step.batch_shapes)
-            return Recorded(self._step, timing, self._is_compiled)
+        if (found := self._step or self._older) is not None:
+            shapes = found.step.batch_shapes
+            timing = self._clock.timing(self._wanted.warm_ups, shapes, found.kind)
+            late = [
+                type(each).__name__
+                for each in self.optimizers
+                if self.number_of(each) not in found.kind[0]
+            ]
+            about = f"The recorded step is without {listed(late)}, which made too few steps."
+            return Recorded(found.step, timing, self._is_compiled, (about,) if late else ())
         if self._calls.has_call and (self._forward or not self._calls.made_gradients):
             return self._calls.recorded(self._is_compiled)
         raise LoadError(f"{os.path.basename(self._source.path)}: {self._why_nothing()}")
 
     def _why_nothing(self) -> str:
-        if self.optimizers:
+        if self.n_seen > 1:
+            return f"its {self.n_seen:,} optimisers made too few steps; let each make at least two"
+        if self.n_seen:
             return "it made only one step of its optimiser; let it make at least two"
         if self._calls.made_gradients:
             return (
@@ -240,18 +263,19 @@ class Watch(Rounds):
     def begin_anew(self) -> None:
         self._check_whole()
         self._recording.stop()
-        self._step, self._plain, self._again = None, 0, -1
+        self._older, self._step = self._step or self._older, None
+        self._plain, self._again = 0, -1
         self._record()
 
     def end_round(self) -> None:
         """Decide what to do with the next step."""
+        self._kinds[self.kind] += 1
         if was_plain := self._recording.recorder is None:
             self._plain += 1
-            self._clock.end_plain(self._recording.modules.batch_shapes())
+            self._clock.end_plain(self._recording.modules.batch_shapes(), self.kind)
             self._tell()
         else:
-            found = self._recording.end(self.optimizers)
-            self._step = self._recording.shorter(self._step, found)
+            self._keep(_Seen(self._recording.end(self.optimizers), self.kind))
             self._check_whole()
             self._again += 1
         if self._is_finished():
@@ -263,17 +287,33 @@ class Watch(Rounds):
         if not was_plain:
             self._clock.begin_plain()
 
+    def _keep(self, found: _Seen) -> None:
+        """Keep the step just recorded, or the known one if it is shorter or more usual."""
+        known = self._step
+        more = 0 if known is None else self._kinds[found.kind] - self._kinds[known.kind]
+        if known is None or more > 0:
+            self._step = found
+        elif more < 0:
+            self._clock.forget()
+        elif self._recording.shorter(known.step, found.step) is found.step:
+            self._step = found
+
     def _tell(self) -> None:
-        most = self._wanted.plain
-        if time.monotonic() >= self._report_at:
-            self._report_at = time.monotonic() + REPORT_S
+        if time.monotonic() < self._report_at:
+            return
+        self._report_at = time.monotonic() + REPORT_S
+        if self._plain >= (most := self._wanted.plain):
+            self._wanted.report("Waiting for a step of another optimiser", None)
+        else:
             self._wanted.report(f"Measuring step {self._plain:,} of {most:,}", self._plain / most)
 
     def _is_finished(self) -> bool:
         if self.awaits_another:
             return False
-        if not self._wanted.steps:
-            return True  # only the graph is wanted
+        if not self._wanted.steps:  # only the graph is wanted
+            assert self._step is not None
+            seen = self.n_ended * len(self._step.step.ops)
+            return seen >= FEW_OPS or self.n_ended >= PATIENCE
         return self._recording.is_finished(self._plain, self._again, self._wanted.plain)
 
     def _check_whole(self) -> None:

@@ -114,12 +114,12 @@ class Recording:
             self.end()
             self.clock.forget()
 
-    def shorter(self, known: Step | None, found: Step) -> Step:
+    def shorter(self, known: Step, found: Step) -> Step:
         """Return the step just found, or the known one if it is shorter: that has no evaluation.
 
         The known one stays if the batch of the other has another shape, too.
         """
-        if known is None or len(found.ops) < len(known.ops):
+        if len(found.ops) < len(known.ops):
             return found
         if len(found.ops) == len(known.ops) and found.batch_shapes == known.batch_shapes:
             return found

@@ -16,9 +16,9 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,6 +27,14 @@ from enplace.frameworks.torch.step import Timing
 from enplace.system import waited_s
 
 Shapes = tuple[tuple[int, ...], ...]
+
+
+class _Plain(NamedTuple):
+    """A plain step: its time, the shapes of its batch, and what kind of step it was."""
+
+    took_us: float
+    shapes: Shapes
+    kind: Hashable
 
 
 class Clock:
@@ -50,11 +58,11 @@ class Clock:
     def begin_plain(self) -> None:
         """Note that plain steps begin."""
 
-    def end_plain(self, shapes: Shapes = ()) -> None:
-        """Note that one has ended, and on which shapes."""
+    def end_plain(self, shapes: Shapes = (), kind: Hashable = None) -> None:
+        """Note that one has ended, on which shapes, and of which kind it was."""
 
-    def timing(self, warm_ups: int, shapes: Shapes = ()) -> Timing:
-        """Return what was measured; of the plain steps on these shapes, without the first ones."""
+    def timing(self, warm_ups: int, shapes: Shapes = (), kind: Hashable = None) -> Timing:
+        """Return what was measured; of the plain steps like these, without the first ones."""
         return Timing()
 
 
@@ -86,7 +94,7 @@ class CpuClock(Clock):
         self._wall, self._computed, self._waited = wall, computed, waited
         self._began = self._began_computing = 0.0
         self._recordings: list[list[float]] = []
-        self._times_us: list[tuple[float, Shapes]] = []
+        self._plain: list[_Plain] = []
         self._waited_before: Mapping[str, float] = {}
 
     def start(self) -> None:
@@ -110,22 +118,20 @@ class CpuClock(Clock):
         self._began_computing = self._computed()
         self._began = self._wall()
 
-    def end_plain(self, shapes: Shapes = ()) -> None:
+    def end_plain(self, shapes: Shapes = (), kind: Hashable = None) -> None:
         took = self._wall() - self._began
         computed = self._computed() - self._began_computing
         before = self._waited_before
         waits = (each - before.get(thread, 0.0) for thread, each in self._waited().items())
         waited = max(waits, default=0.0)  # those of several threads may be at the same time
-        self._times_us.append((max(took - waited, computed) * 1e6, shapes))
+        self._plain.append(_Plain(max(took - waited, computed) * 1e6, shapes, kind))
         self.begin_plain()
 
-    def timing(self, warm_ups: int, shapes: Shapes = ()) -> Timing:
+    def timing(self, warm_ups: int, shapes: Shapes = (), kind: Hashable = None) -> Timing:
         last = self._recordings[-1]
         alike = [each for each in self._recordings if len(each) == len(last)]
         calls = [min(each) for each in zip(*alike, strict=True)]
-        times_us = _without_unlike(self._times_us, shapes)
-        n_unlike = len(self._times_us) - len(times_us)
-        return Timing(_without_first(times_us, warm_ups), dict(enumerate(calls)), n_unlike=n_unlike)
+        return _timed(Timing(call_us=dict(enumerate(calls))), self._plain, warm_ups, shapes, kind)
 
 
 class GpuClock(Clock):
@@ -138,8 +144,9 @@ class GpuClock(Clock):
         self._allocated: dict[int, int] = {}
         self._kernels = join_kernels(())
         self._profiler: Any = None
-        self._events: list[Any] = []
-        self._shapes: list[Shapes] = []
+        self._plain: list[tuple[Any, Any, Shapes, Hashable]] = []
+        self._mark: Any = None
+        self._ran_plain = False
         self._peak_bytes = self._allocated_bytes = 0
         self._before = self._kernels, self._extra, self._allocated_bytes
 
@@ -181,46 +188,56 @@ class GpuClock(Clock):
 
     def begin_plain(self) -> None:
         torch.cuda.reset_peak_memory_stats(self._device)
-        self._mark()
+        self._mark = self._event()
 
-    def end_plain(self, shapes: Shapes = ()) -> None:
-        self._mark()
-        self._shapes.append(shapes)
+    def end_plain(self, shapes: Shapes = (), kind: Hashable = None) -> None:
+        began, self._mark = self._mark, self._event()
+        self._plain.append((began, self._mark, shapes, kind))
+        self._ran_plain = True
 
     def _note_peak(self) -> None:
         """Note what plain steps needed at most, if any ran since the last note."""
-        if len(self._events) > 1 and not self._peak_bytes:
+        if self._ran_plain:
             self._peak_bytes = torch.cuda.max_memory_allocated(self._device)
+        self._ran_plain = False
 
-    def _mark(self) -> None:
+    def _event(self) -> Any:
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
-        self._events.append(event)
+        return event
 
-    def timing(self, warm_ups: int, shapes: Shapes = ()) -> Timing:
+    def timing(self, warm_ups: int, shapes: Shapes = (), kind: Hashable = None) -> Timing:
         self._note_peak()
         torch.cuda.synchronize(self._device)
-        took_us = (a.elapsed_time(b) * 1e3 for a, b in pairwise(self._events))
-        steps = [*zip(took_us, self._shapes, strict=True)]
-        times_us = _without_unlike(steps, shapes)
+        plain = [
+            _Plain(began.elapsed_time(ended) * 1e3, on, of) for began, ended, on, of in self._plain
+        ]
         card = torch.cuda.get_device_properties(self._device)
-        return Timing(
-            _without_first(times_us, warm_ups),
-            self._kernels.call_us,
-            self._kernels.call_kernels,
-            self._extra,
-            {f"GPU:{self._device}": self._peak_bytes} if self._peak_bytes else {},
+        found = Timing(
+            call_us=self._kernels.call_us,
+            call_kernels=self._kernels.call_kernels,
+            call_extra_bytes=self._extra,
+            peak_bytes={f"GPU:{self._device}": self._peak_bytes} if self._peak_bytes else {},
             gpu=card.name,
             gpu_bytes=card.total_memory,
             unjoined_us=self._kernels.unjoined_us,
             allocated_bytes=self._allocated_bytes,
-            n_unlike=len(steps) - len(times_us),
         )
+        return _timed(found, plain, warm_ups, shapes, kind)
 
 
-def _without_unlike(steps: Sequence[tuple[float, Shapes]], shapes: Shapes) -> list[float]:
-    """Keep the times of steps on these shapes; of all if the recorded step has none."""
-    return [took_us for took_us, own in steps if own == shapes or not shapes]
+def _timed(
+    found: Timing, plain: Sequence[_Plain], warm_ups: int, shapes: Shapes, kind: Hashable
+) -> Timing:
+    """Add the plain steps of a kind on these shapes, or on any if the recorded step has none."""
+    own = [each for each in plain if each.kind == kind]
+    times_us = [each.took_us for each in own if each.shapes == shapes or not shapes]
+    return replace(
+        found,
+        step_times_us=_without_first(times_us, warm_ups),
+        n_unlike=len(own) - len(times_us),
+        n_others=len(plain) - len(own),
+    )
 
 
 def _without_first(times_us: list[float], warm_ups: int) -> tuple[float, ...]:

@@ -84,5 +84,18 @@ def test_steps_on_other_shapes_do_not_count():
     assert step_us(steps[:1]).step_us is None
 
 
+def test_steps_of_another_kind_do_not_count():
+    machine = Machine()
+    clock = CpuClock(lambda: machine.wall_us / 1e6, lambda: machine.computed_us / 1e6, dict)
+    clock.start()
+    clock.begin_plain()
+    for computed_us, kind in ((900, "other"), (2000, "own"), (1900, "own"), (800, "other")):
+        machine.run(computed_us, 0)
+        clock.end_plain(SHAPES, kind)
+    found = clock.timing(0, SHAPES, "own")
+    assert found.step_times_us == pytest.approx((2000, 1900))
+    assert (found.n_others, found.n_unlike) == (2, 0)
+
+
 def test_an_op_that_waits_for_its_own_threads_takes_what_it_waits():
     assert times_us([(20, 700, 8000)]) == pytest.approx({0: 50, 1: 1100, 2: 13000})

@@ -1,0 +1,171 @@
+"""Where a step ends in a script with several optimisers."""
+
+import os
+from contextlib import ExitStack
+
+import pytest
+
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # else PyTorch 2.6 leaves a thread running
+torch = pytest.importorskip("torch")
+
+from enplace.frameworks.torch.open.fake import record_on_fake_tensors  # noqa: E402
+from enplace.frameworks.torch.open.rounds import PATIENCE, Rounds  # noqa: E402
+from enplace.frameworks.torch.open.scripts import LoadError, record_script  # noqa: E402
+from enplace.processes.worker import ignore  # noqa: E402
+from torch_scripts import script  # noqa: E402
+
+
+class Seen(Rounds):
+    """Keeps which optimisers each round had; ``|`` where they are others than before."""
+
+    def __init__(self):
+        super().__init__()
+        self.rounds = []
+
+    def begin_anew(self):
+        self.rounds.append("|")
+
+    def end_round(self):
+        names = "".join(sorted("abcdefgh"[number] for number in self.kind[0]))
+        self.rounds.append(names + str(self.kind[1]))
+
+
+def follow(steps, shared=""):
+    """Follow optimisers that make steps in an order; ``-`` goes backward and makes none.
+
+    Those named in ``shared`` update the same parameters.
+    """
+    with ExitStack() as stack:
+        seen = Seen()
+        seen.hook_optimizers(stack)
+        common, optimizers = [torch.ones(1, requires_grad=True)], {}
+        for name in dict.fromkeys(steps.replace("-", "")):
+            own = common if name in shared else [torch.ones(1, requires_grad=True)]
+            kind = torch.optim.SGD if name.islower() else torch.optim.Adam
+            optimizers[name] = kind(own, 0.1)
+        for name in steps:
+            torch.ones(1, requires_grad=True).sum().backward()
+            if name != "-":
+                optimizers[name].step()
+    return seen.rounds
+
+
+LATE = "d" * 15
+
+
+@pytest.mark.parametrize(
+    ("steps", "rounds"),
+    [
+        ("aaaa", ["|", "a1", "a1", "a1"]),
+        ("dgdgdg", ["|", "|", "ab2", "ab2"]),  # a GAN
+        ("dgdddgdddg", ["|", "|", "aaab4", "aaab4"]),  # its critic makes more steps
+        ("gdddgdddgddd", ["|", "|", "abbb4", "abbb4"]),  # whoever makes fewer comes first
+        ("ccaccacca", ["|", "a1", "|", "aab3", "aab3"]),  # a policy is delayed
+        ("abcbcabcbcabcbc", ["|", "|", "|", "abbcc5", "abbcc5"]),
+        (LATE + "dgdgdg", ["|", *["a1"] * 15, "|", "ab2", "ab2"]),
+        ("a--a-a--a", ["|", "a3", "a2", "a3"]),  # gradients of several batches
+    ],
+)
+def test_a_round_has_every_optimiser(steps, rounds):
+    assert follow(steps) == rounds
+
+
+def test_an_optimiser_is_awaited_and_then_left_out_until_it_comes_back():
+    many = PATIENCE + 1
+    assert follow("p" + "o" * (many + 3)) == ["|", "|", "|", "b1", "b1"]
+    assert follow("g" + "d" * (many + 1) + "gd" * 3)[-3:] == ["|", "ab2", "ab2"]
+    rare = "d" * (many + 4) + "g"
+    assert follow("dg" + rare * 4)[-2:] == [f"{'a' * (many + 4)}b{many + 5}"] * 2
+
+
+def test_one_optimiser_replaces_another_of_the_same_parameters():
+    assert follow("aaAAA", "aA") == ["|", "a1", "|", "b1", "b1"]
+    back = "a" * 3 + "A" * 3 + "a" * (PATIENCE + 4)
+    assert follow(back, "aA")[-2:] == ["a1", "a1"]
+
+
+def test_an_optimiser_that_is_made_anew_for_each_step_is_one():
+    with ExitStack() as stack:
+        seen, own = Seen(), [torch.ones(1, requires_grad=True)]
+        seen.hook_optimizers(stack)
+        for _ in range(4):
+            torch.optim.SGD(own, 0.1).step()
+    assert seen.rounds == ["|", "a0", "a0", "a0"]
+
+
+def test_a_closure_runs_within_the_step_as_often_as_it_likes():
+    with ExitStack() as stack:
+        seen, own = Seen(), torch.tensor([3.0, -2.0], requires_grad=True)
+        seen.hook_optimizers(stack)
+        optimizer = torch.optim.LBFGS([own], line_search_fn="strong_wolfe")
+
+        def closure():
+            optimizer.zero_grad()
+            (loss := (own**4).sum()).backward()
+            return loss
+
+        for _ in range(4):
+            optimizer.step(closure)
+    assert seen.rounds == ["|", "a0", "a0", "a0"]
+
+
+def test_a_step_that_a_scaler_leaves_out_makes_a_round_of_another_kind():
+    assert follow("dgdgd-dg-gdg")[2:] == ["ab2", "aab4", "abb4"]
+
+
+GAN = """
+import torch
+from torch import nn
+
+G, D = nn.Linear(8, 16), nn.Linear(16, 1)
+of_g, of_d = torch.optim.Adam(G.parameters()), torch.optim.SGD(D.parameters(), 0.1)
+for step in range({steps}):
+    if {condition}:
+        of_g.zero_grad()
+        (-D(G(torch.randn(8, 8))).mean()).backward()
+        of_g.step()
+    of_d.zero_grad()
+    (D(torch.randn(8, 16)).mean() - D(G(torch.randn(8, 8)).detach()).mean()).backward()
+    of_d.step()
+"""
+
+
+def steps_of(step):
+    """Return how many steps each optimiser makes."""
+    made = {(op.optimizer, op.step_call) for op in step.ops if op.step_call}
+    return sorted(optimizer for optimizer, _ in made)
+
+
+def test_a_recorded_step_has_the_optimiser_that_steps_first_and_less_often(tmp_path):
+    source = script(tmp_path, GAN.format(steps=24, condition="step % 3 == 0"))
+    found = record_script(source, 2, 0, ignore)
+    estimate = record_on_fake_tensors(source, ignore)
+    for step in (found.step, estimate.step):
+        assert steps_of(step) == ["Adam", "SGD", "SGD", "SGD"]
+    assert not found.timing.n_others
+    assert not found.about
+
+
+def test_steps_before_an_optimiser_joins_do_not_count(tmp_path):
+    source = script(tmp_path, GAN.format(steps=26, condition="step >= 15"))
+    found = record_script(source, 100, 0, ignore)
+    estimate = record_on_fake_tensors(source, ignore)
+    for step in (found.step, estimate.step):
+        assert steps_of(step) == ["Adam", "SGD"]
+    assert len(found.timing.step_times_us) < 11 <= found.timing.n_others + 4
+
+
+def test_an_estimate_has_the_optimiser_that_soon_replaces_another(tmp_path):
+    text = GAN.format(steps=9, condition="False") + "    if step == 2:\n        of_d = of_g\n"
+    text = text.replace("of_d = of_g", "of_d = torch.optim.AdamW(D.parameters())")
+    assert steps_of(record_on_fake_tensors(script(tmp_path, text), ignore).step) == ["AdamW"]
+
+
+def test_an_optimiser_that_made_too_few_steps_is_named(tmp_path):
+    late = script(tmp_path, GAN.format(steps=8, condition="step == 7"))
+    found = record_script(late, 100, 0, ignore)
+    assert steps_of(found.step) == ["SGD"]
+    assert len(found.timing.step_times_us) >= 2
+    assert found.about == ("The recorded step is without Adam, which made too few steps.",)
+    with pytest.raises(LoadError, match="its 2 optimisers made too few steps"):
+        record_script(script(tmp_path, GAN.format(steps=1, condition="True")), 1, 0, ignore)
