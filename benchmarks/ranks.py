@@ -17,7 +17,7 @@ from benchmarks.measured import enplace
 from benchmarks.report import Report, publish
 from enplace.text import percent
 
-SCRIPT = Path(__file__).parent / "gpu" / "staged.py"
+SCRIPT = Path(__file__).with_name("staged.py")
 DECODERS = {"even": (6, 192, 1024, 32, 64), "uneven": (6, 192, 8192, 32, 64)}
 """Layers, width, words, samples of a batch, length of a sample."""
 
@@ -52,7 +52,8 @@ def _measure(name: str, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     sizes = DECODERS[name]
     script = [str(SCRIPT), "--trust", *(f"--arg={size}" for size in sizes)]
     profile, plan = str(folder / "profile.enplace"), str(folder / "plan.json")
-    enplace("profile", *script, "--devices", "cpu:1", "--steps", str(STEPS), "-o", profile)
+    cut = ["--cut-batch", str(MICROBATCHES)]
+    enplace("profile", *script, *cut, "--devices", "cpu:1", "--steps", str(STEPS), "-o", profile)
     first, second = (
         "|".join(f"layers_{layer}/" for layer in half)
         for half in (range(sizes[0] // 2), range(sizes[0] // 2, sizes[0]))

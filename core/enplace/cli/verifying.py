@@ -86,7 +86,7 @@ def _table(found: Verification) -> str:
 
 
 def _shared_row(shared: DataParallel) -> list[str]:
-    names = [shared.model, "data parallel", ms(shared.predicted_us)]
+    names = [shared.model, shared.called, ms(shared.predicted_us)]
     if shared.error is None:
         return [*names, "", "", "not timed"]
     return [*names, ms(shared.measured_us), percent(shared.error, signed=True), ""]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from enplace.frameworks.framework import Framework
+from enplace.frameworks.microbatches import share_of_profile
 from enplace.frameworks.registry import framework_of
 from enplace.machine.op_passes import backward_ops, optimiser_ops
 from enplace.placers.references import verdict
@@ -494,7 +495,7 @@ def _factors_of_passes(run: MeasuredRun) -> Iterator[tuple[int, BoolArray, float
     if not rows:
         return
     problem, number = Problem(run.profile, run.cluster), run.pipeline["microbatches"]
-    cost_us = np.nan_to_num(with_batch(run.profile, 1 / number).time_us)
+    cost_us = np.nan_to_num(with_batch(run.profile, share_of_profile(run.profile, number)).time_us)
     backward, updates = backward_ops(problem), optimiser_ops(problem)
     for row in rows:
         device = run.cluster.index[row["device"]]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.errors import PipelineError
-from enplace.frameworks.wishes import MICROBATCHES, ORDER, OWN_STATISTICS, PIPELINE
+from enplace.frameworks.wishes import CUT_BATCH, MICROBATCHES, ORDER, OWN_STATISTICS, PIPELINE
 from enplace.machine.op_passes import optimiser_ops
 from enplace.machine.pipelines.pipeline import (
     KINDS,
@@ -94,19 +94,25 @@ def find_microbatches(wishes: Mapping[str, Value], dashes: str = "") -> Microbat
     return Microbatches(kind, number, bool(wishes.get(OWN_STATISTICS.key)))
 
 
+def share_of_profile(profile: Profile, number: int) -> float:
+    """Return how large one of so many micro-batches is beside what was profiled of a batch."""
+    return int(profile.measured.source.get(CUT_BATCH.key) or 1) / number
+
+
 def on_microbatch(problem: Problem, number: int) -> Problem:
-    """Return the problem of one of so many micro-batches: its share of the batch.
+    """Return the problem of one of so many micro-batches: as profiled, or its share of that.
 
     The optimiser runs once for all of them, so each has its share of that, too.
     """
-    part = with_batch(problem.measured_profile, 1 / number)
+    whole = problem.measured_profile
+    part = with_batch(whole, share_of_profile(whole, number))
     updates = optimiser_ops(Problem(part, problem.cluster))
     time_us = where_op(updates, part.time_us / number, part.time_us)
     return Problem(part.with_costs(time_us), problem.cluster)
 
 
 def simulate_batch(problem: Problem, plan: Plan, wanted: Microbatches) -> PipelineSchedule:
-    """Simulate a batch as a pipeline in which a micro-batch costs its share."""
+    """Simulate a batch as a pipeline of micro-batches; see :func:`on_microbatch`."""
     small = on_microbatch(problem, wanted.number)
     return simulate_pipeline(small, plan, wanted.schedule, wanted.number, planned_rule(plan))
 

@@ -113,7 +113,8 @@ def _times(run: MeasuredRun, error: float | None) -> str:
 
 
 def _shared_row(shared: DataParallel) -> str:
-    names = f"<td>{escape(shared.model)}</td><td>data parallel</td><td>{ms(shared.predicted_us)}"
+    names = f"<td>{escape(shared.model)}</td><td>{escape(shared.called)}</td>"
+    names += f"<td>{ms(shared.predicted_us)}"
     if shared.error is None:
         return f'<tr>{names}</td><td colspan="7">{escape(one_line(shared.why_not))}</td></tr>'
     off = percent(shared.error, signed=True)

@@ -165,12 +165,15 @@ class DataParallel:
     ----------
     measured_us : float
         NaN if it was not timed; ``why_not`` says why.
+    called : str
+        What the framework's people call it.
     """
 
     model: str
     predicted_us: float
     measured_us: float
     why_not: str
+    called: str = "data parallel"
 
     @property
     def error(self) -> float | None:
@@ -260,10 +263,10 @@ class Verification:
                 continue
             shared = mirrored(schedule.problem, evenly=True)
             if shared and (run.about_replicas or math.isfinite(run.replicas_us)):
-                predicted_us = shared.step_time_us
-                found.append(
-                    DataParallel(check.model, predicted_us, run.replicas_us, run.about_replicas)
-                )
+                times_us = shared.step_time_us, run.replicas_us
+                framework = framework_of(schedule.problem.measured_profile)
+                called = framework.in_own_words(DataParallel.called)
+                found.append(DataParallel(check.model, *times_us, run.about_replicas, called))
         return found
 
     @property

@@ -48,6 +48,16 @@ GRAPH_SIZES = Option(
     titled="Other sizes",
     flag="size",
 )
+CUT_BATCH = Option(
+    "cut-batch",
+    WHOLE,
+    0,
+    "Of a PyTorch script: record its steps on one of so many micro-batches of each batch, which is "
+    "what a pipeline runs. [default: record the whole batch]",
+    least=2,
+    most=1024,
+    titled="Micro-batches of a batch",
+)
 PROGRAM = (ARGUMENTS, BATCH_SIZE)
 """Fields of a program in Python."""
 

@@ -1,9 +1,13 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from enplace.errors import PipelineError
-from enplace.frameworks.microbatches import WHOLE, Microbatches, find_early
-from problems import profile_of
+from enplace.frameworks.microbatches import WHOLE, Microbatches, find_early, on_microbatch
+from enplace.values.measurement import Measurement
+from enplace.values.problem import Problem
+from problems import cluster_of, profile_of
 
 
 @pytest.mark.parametrize(
@@ -32,3 +36,11 @@ def test_masks_that_a_mean_loss_counts_do_not_begin_their_micro_batch():
     gradients = np.array([n.startswith("gradient") for n in profile.op_names])
     early = find_early(profile, part, gradients)
     assert [profile.op_names[op] for op in np.flatnonzero(early)] == ["mask1", "mask2"]
+
+
+def test_a_micro_batch_takes_its_share_of_what_was_profiled_of_the_batch():
+    cut = Measurement(source={"cut_batch": 8})
+    profile = replace(profile_of({"forward": 8.0, "gradient": 16.0}), measured=cut)
+    problem = Problem(profile, cluster_of(2))
+    times_us = [on_microbatch(problem, number).profile.time_us[:, 0] for number in (8, 4)]
+    assert [each.tolist() for each in times_us] == [[8, 16], [16, 32]]

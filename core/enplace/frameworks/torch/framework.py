@@ -20,6 +20,7 @@ from enplace.frameworks.torch.device_map import (
 from enplace.frameworks.torch.exports import EXPORTERS
 from enplace.frameworks.torch.hosts import host_lines
 from enplace.frameworks.wishes import (
+    CUT_BATCH,
     GRAPH_BATCH_SIZE,
     GRAPH_SIZES,
     MICROBATCHES,
@@ -66,8 +67,8 @@ _RUNS = (
 )
 
 _KINDS = (
-    ModelKind("script", f"A training script. {_RUNS}", (*PROGRAM, _ESTIMATE, _FORWARD)),
-    ModelKind("module", f"A training module. {_RUNS}", (*PROGRAM, _ESTIMATE, _FORWARD)),
+    ModelKind("script", f"A training script. {_RUNS}", (*PROGRAM, _ESTIMATE, _FORWARD, CUT_BATCH)),
+    ModelKind("module", f"A training module. {_RUNS}", (*PROGRAM, _ESTIMATE, _FORWARD, CUT_BATCH)),
     ModelKind(
         "pt2",
         "A program of torch.export: the graph of an inference. Nothing in it runs, and no weight "

@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from enplace.frameworks.torch.error_text import (
     lacking,
 )
 from enplace.frameworks.torch.framework import FRAMEWORK
+from enplace.frameworks.wishes import CUT_BATCH
 from enplace.frameworks.work import (
     framework_failure,
     import_framework,
@@ -80,11 +82,14 @@ def _profile(job: Message, report: Report) -> Profile:
     from enplace.frameworks.torch.measure.measure import estimated_profile, measured_profile
     from enplace.frameworks.torch.open.fake import record_on_fake_tensors
     from enplace.frameworks.torch.open.scripts import record_script
+    from enplace.frameworks.torch.pipelines.first_rows import first_rows
 
-    if gpu := source.text("estimate"):
-        found = record_on_fake_tensors(source, report)
-        return estimated_profile(source.name, found.step, GPUS[gpu], _facts(found))
-    found = record_script(source, details["steps"], details["warm_ups"], report)
+    parts = int(source.options.get(CUT_BATCH.key) or 0)
+    with first_rows(parts) if parts else nullcontext():
+        if gpu := source.text("estimate"):
+            found = record_on_fake_tensors(source, report)
+            return estimated_profile(source.name, found.step, GPUS[gpu], _facts(found))
+        found = record_script(source, details["steps"], details["warm_ups"], report)
     return measured_profile(source.name, found.step, found.timing, _facts(found))
 
 

@@ -180,16 +180,11 @@ class Tape(TorchFunctionMode):
 
     def __init__(self, model: torch.nn.Module, samples: int, parts: int, kind: str = "cpu") -> None:
         super().__init__()
-        if samples % parts:
-            raise PipelineRefusedError(
-                f"a batch of {samples} samples does not divide into {parts} micro-batches of one "
-                f"size; choose another number with --microbatches, or drop the last batch"
-            )
         self.calls: list[Call] = []
         self.batch: dict[int, torch.Tensor] = {}
         self.shown: dict[int, tuple[int, torch.Tensor]] = {}
         self.parts_of_loss: list[int] = []
-        self._samples, self._rows, self._kind = samples, samples // parts, kind
+        self._samples, self._rows, self._kind = samples, rows_of(samples, parts), kind
         self._paths: list[str] = []
         self._own = {id(each) for each in (*model.parameters(), *model.buffers())}
         self._number_of: dict[int, int] = {}
@@ -480,3 +475,19 @@ def _is_inner(value: Any) -> bool:
     """Whether a value is a tensor of ``vmap``, which has no meaning outside of it."""
     inner = torch._C._functorch.is_functorch_wrapped_tensor
     return isinstance(value, torch.Tensor) and bool(inner(value))
+
+
+def rows_of(samples: int, parts: int) -> int:
+    """Return how many samples a micro-batch has.
+
+    Raises
+    ------
+    PipelineRefusedError
+        If they would differ.
+    """
+    if samples % parts:
+        raise PipelineRefusedError(
+            f"a batch of {samples} samples does not divide into {parts} micro-batches of one "
+            f"size; choose another number of them, or drop the last batch"
+        )
+    return samples // parts

@@ -27,6 +27,8 @@ from enplace.frameworks.torch.measure.measure import estimated_profile  # noqa: 
 from enplace.frameworks.torch.measure.profile import graph_of  # noqa: E402
 from enplace.frameworks.torch.open.fake import OF_FAKES, record_on_fake_tensors  # noqa: E402
 from enplace.frameworks.torch.open.scripts import OF_STEPS, LoadError, record_script  # noqa: E402
+from enplace.frameworks.torch.pipelines.first_rows import first_rows  # noqa: E402
+from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError  # noqa: E402
 from enplace.frameworks.torch.record.recorder import HOOKS, check_hooks  # noqa: E402
 from enplace.frameworks.torch.record.recording import Recording  # noqa: E402
 from enplace.frameworks.torch.record.timing import Clock  # noqa: E402
@@ -687,3 +689,19 @@ def test_a_loop_that_waits_for_a_value_ends_in_an_estimate(tmp_path, monkeypatch
     text = "import torch\nwhile not torch.randn(4).mean() > -10:\n    pass\n"
     with pytest.raises(LoadError, match=r"train\.py, line 2: it has asked .* without --estimate"):
         record_on_fake_tensors(script(tmp_path, text), ignore)
+
+
+def test_a_step_on_one_micro_batch_has_the_same_ops_on_fewer_samples(tmp_path):
+    source = script(tmp_path, LOOP)
+    whole = record(source)
+    with first_rows(2):
+        part = record(source)
+    cuts = [kind for kind in kinds(part) if kind[0] == "slice"]  # of what the model gets, and y
+    assert len(cuts) == 2
+    others = [kind for kind in kinds(part) if kind not in cuts]
+    added = [(old, new) for old, new in zip(kinds(whole), others, strict=True) if old != new]
+    assert {(old[0], new[0]) for old, new in added} == {("detach", "add_")}  # gradients of weights
+    assert len(added) == 4
+    assert (part.batch_shapes, whole.batch_shapes) == (((16, 32),), ((32, 32),))
+    with pytest.raises(PipelineRefusedError, match="micro-batches of one size"), first_rows(7):
+        record(source)
