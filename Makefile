@@ -129,11 +129,11 @@ clean:
 	find core app resources tests -name __pycache__ -prune -exec rm -rf {} +
 
 # What each command installs; TensorFlow is half a gigabyte, so only tests and benchmarks do.
-EXTRAS_run := studio,solvers
-EXTRAS_docs := studio,solvers,metis,notebook,docs
-EXTRAS_lint := studio,solvers,notebook,dev
-EXTRAS_bench := studio,solvers,metis,notebook,dev,tensorflow
-EXTRAS_test := studio,solvers,metis,notebook,onnx,docs,dev,tensorflow
+EXTRAS_run := studio,exact,solvers
+EXTRAS_docs := studio,exact,solvers,metis,notebook,docs
+EXTRAS_lint := studio,exact,solvers,notebook,dev
+EXTRAS_bench := studio,exact,solvers,metis,notebook,dev,tensorflow
+EXTRAS_test := studio,exact,solvers,metis,notebook,onnx,docs,dev,tensorflow
 
 $(VENV)/.installed-%: pyproject.toml setup.py constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS_$*)]'

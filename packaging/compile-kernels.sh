@@ -12,7 +12,7 @@ for python in "$@"; do
     if ! "$python" -c 'import enplace' 2>/dev/null; then
         venv=$(mktemp -d)
         "$python" -m venv "$venv"
-        "$venv/bin/pip" install --quiet --only-binary :all: -c constraints.txt .
+        "$venv/bin/pip" install --quiet --only-binary :all: -c constraints.txt ".[exact]"
         python=$venv/bin/python
     fi
     # The sources of this folder, whatever is installed: the code is found by their digest.

@@ -15,7 +15,7 @@ python packaging/copy_python.py "$folder/python"
 own=$folder/python/bin/python3
 site=$("$own" -c 'import site; print(site.getsitepackages()[-1])') # Debian's has another name
 python -m pip install --quiet --no-compile --no-warn-script-location -c constraints.txt \
-    --target "$site" pip "$wheel[studio,solvers,gpu,metis,onnx]"
+    --target "$site" pip "$wheel[studio,exact,solvers,gpu,metis,onnx]"
 
 # What nobody needs: tests, programs, and those parts of Qt that the studio does not use.
 rm -rf "$site/bin"

@@ -10,7 +10,7 @@ for python in "$@"; do
     "$python" --version 2>/dev/null || { echo "Not tried: there is no $python here" && continue; }
     venv=$(mktemp -d)
     "$python" -m venv "$venv"
-    "$venv/bin/pip" install --quiet --only-binary :all: -c constraints.txt "$wheel[studio]"
+    "$venv/bin/pip" install --quiet --only-binary :all: -c constraints.txt "$wheel[studio,exact]"
     packaging/check-installed.sh "$venv/bin" resources/samples/vgg-19.enplace
     rm -rf "$venv"
     echo "The wheel works with $python"

@@ -19,7 +19,7 @@ if [ ! -e "$venv/.installed" ]; then
     own='absl|flatbuffers|gast|grpcio|h5py|immutabledict|keras|ml_dtypes|numpy|ortools|pandas|protobuf|tensorflow|wrapt'
     grep -viE "^($own)" constraints.txt >"$venv/constraints.txt"
     "$python" -m pip install --quiet -c "$venv/constraints.txt" \
-        "tensorflow==$version.*" "tf_keras==$version.*" ${older[@]+"${older[@]}"} -e '.[studio,dev]'
+        "tensorflow==$version.*" "tf_keras==$version.*" ${older[@]+"${older[@]}"} -e '.[studio,exact,notebook,dev]'
     touch "$venv/.installed"
 fi
 "$python" -c 'import keras, tensorflow; print("TensorFlow", tensorflow.__version__, "Keras", keras.__version__)' 2>/dev/null

@@ -14,7 +14,7 @@ if [ ! -e "$venv/.installed" ]; then
     # PyTorch and transformers ask for their own versions of what they share with Enplace.
     grep -viE '^(absl|numpy|networkx|protobuf|pyyaml|tensorflow|keras)' constraints.txt >"$venv/constraints.txt"
     "$python" -m pip install --quiet -c "$venv/constraints.txt" \
-        "torch==$version" transformers accelerate -e '.[studio,dev]'
+        "torch==$version" transformers accelerate -e '.[studio,exact,notebook,dev]'
     touch "$venv/.installed"
 fi
 "$python" -c 'import torch, transformers; print("PyTorch", torch.__version__, "transformers", transformers.__version__)'

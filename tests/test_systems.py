@@ -27,7 +27,7 @@ ALLOWED = (
 
 BLOCK = f"""
 import builtins, importlib, os, signal, socket, sys
-import numba, numpy, scipy.optimize, networkx, platformdirs, click, tqdm  # these ask first
+import numba, numpy, platformdirs, click, tqdm  # these ask first
 from PySide6 import QtCore, QtGui, QtSvg, QtWidgets
 import asyncio, multiprocessing, subprocess, tempfile
 

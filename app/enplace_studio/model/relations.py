@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order
 
 from enplace.names.blocks import find_blocks
 from enplace.names.paths import index_ops
@@ -43,15 +41,7 @@ class Relation:
 
 def reach(profile: Profile, ops: IntArray, backward: bool) -> BoolArray:
     """Find the ops on paths that lead to some ops, or from them; shape (n_ops,)."""
-    ends = (profile.edge_op, profile.edge_source)
-    source, target = ends if backward else ends[::-1]
-    n = profile.n_ops  # also the number of a node with an edge to each of the ops
-    rows = np.concatenate([source, np.full(len(ops), n)])
-    columns = np.concatenate([target, ops])
-    graph = csr_array((np.ones(len(rows), np.int8), (rows, columns)), shape=(n + 1, n + 1))
-    reached = np.zeros(n + 1, dtype=bool)
-    reached[breadth_first_order(graph, n, return_predecessors=False)] = True
-    return reached[:n]
+    return profile.reach(_mask(profile, ops), backward)
 
 
 def inputs_of(profile: Profile, ops: IntArray) -> BoolArray:

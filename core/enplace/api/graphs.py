@@ -10,6 +10,7 @@ import numpy as np
 
 from enplace.api.checks import checked
 from enplace.errors import ProfileError
+from enplace.extras import import_extra
 from enplace.names.guessed_passes import with_guessed_passes, without_guessed_passes
 from enplace.text import elide_middle
 from enplace.values.columns import Column
@@ -85,8 +86,7 @@ def to_networkx(profile: Profile) -> Graph:
 
     A tensor with several consumers is an edge to each, and is sent to a device only once.
     """
-    import networkx as nx
-
+    nx = import_extra("networkx", "notebook")
     profile = without_guessed_passes(profile)
     graph: Graph = nx.DiGraph(name=profile.name)
     if profile.measured.estimated:

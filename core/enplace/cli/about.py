@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from enplace.placing.registry import Placer
     from enplace.values.cluster import Cluster
 
-LIBRARIES = ("click", "numba", "numpy", "scipy", "networkx", "google-re2", "tqdm")
+LIBRARIES = ("click", "numba", "numpy", "highspy", "google-re2", "tqdm")
 STUDIO_MODULES: tuple[str, ...] = ("PySide6",)
 SOLVER_MODULES = {"HiGHS": "highspy", "OR-Tools": "ortools", "PuLP": "pulp"}
 SOLVER_PROGRAMS = ("CBC", "CPLEX", "Gurobi")
@@ -208,7 +208,7 @@ def doctor() -> Answer:
     versions |= {name: _version(name) or "missing" for name in LIBRARIES}
     of_frameworks = {each.extra: (each.module,) for each in frameworks().values()}
     modules = {"studio": STUDIO_MODULES, **of_frameworks, "gpu": ("pynvml",), "metis": ("pymetis",)}
-    modules |= {"notebook": ("matplotlib", "pandas")}
+    modules |= {"notebook": ("matplotlib", "networkx", "pandas"), "exact": ("ortools",)}
     extras = [_extra(name, needed) for name, needed in modules.items()]
     cache = _cache()
     scotch = shutil.which(SCOTCH)

@@ -7,10 +7,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from enplace.compiling import kernel
 from enplace.names.passes import BACKWARD, in_pass, named_backward
 from enplace.values.problem import BoolArray, Problem
-from enplace.values.profile import CONTROL, FloatArray, IntArray, Profile
+from enplace.values.profile import CONTROL, IntArray, Profile
 
 
 def backward_ops(problem: Problem) -> BoolArray:
@@ -19,7 +18,7 @@ def backward_ops(problem: Problem) -> BoolArray:
     The input may list them; otherwise the names are used. All ops that depend on them are backward
     too: no forward op waits for a backward one.
     """
-    return _with_followers(problem.profile, named_backward(problem.profile))
+    return problem.profile.reach(named_backward(problem.profile))
 
 
 def optimiser_ops(problem: Problem) -> BoolArray:
@@ -75,7 +74,7 @@ def given_by_variables(profile: Profile) -> BoolArray:
 
 
 def _optimiser_ops(profile: Profile) -> BoolArray:
-    backward = _with_followers(profile, named_backward(profile))
+    backward = profile.reach(named_backward(profile))
     return backward & ~_on_the_way_back(profile, backward)
 
 
@@ -111,30 +110,3 @@ def links_passes(problem: Problem) -> bool:
     """Whether backward ops read tensors of forward ops; in the layer graphs of 2020 none do."""
     profile, backward = problem.profile, backward_ops(problem)
     return bool((~backward[profile.edge_source] & backward[profile.edge_op]).any())
-
-
-def _with_followers(profile: Profile, ops: BoolArray) -> BoolArray:
-    """Return some ops and all that depend on them; shape (n_ops,)."""
-    found = ops.copy()
-    raise_along_edges(
-        profile.topological_order, profile.edge_ptr[profile.tensor_ptr], profile.edge_op, found
-    )
-    return found
-
-
-@kernel
-def raise_along_edges(
-    order: IntArray, ptr: IntArray, target: IntArray, value: IntArray | BoolArray | FloatArray
-) -> None:  # pragma: no cover - compiled
-    """Raise the values of nodes, in place, until none falls along an edge.
-
-    Parameters
-    ----------
-    order : int array, shape (n,)
-        A topological order.
-    ptr, target : int arrays
-        Edges of each node lead to ``target[ptr[node] : ptr[node + 1]]``.
-    """
-    for node in order:
-        for edge in range(ptr[node], ptr[node + 1]):
-            value[target[edge]] = max(value[target[edge]], value[node])

@@ -85,7 +85,7 @@ def with_guessed_passes(profile: Profile) -> Profile:
     if not found.any():
         return profile
     after = _followers(profile, found)
-    back = found | (after & _leads_to(profile, found))
+    back = found | (after & profile.reach(found, backward=True))
     updates = _updates_among(profile, after & ~back)
     passes = np.where(back, str(OpPass.BACKWARD), np.where(updates, str(OpPass.UPDATE), ""))
     example = profile.op_names[int(np.flatnonzero(found)[0])]
@@ -237,7 +237,7 @@ class _Reading:
 
     @cached_property
     def _back(self) -> BoolArray:
-        back: BoolArray = self.found | (self._after & _leads_to(self.profile, self.found))
+        back: BoolArray = self.found | (self._after & self.profile.reach(self.found, backward=True))
         return back
 
     def is_contradicted(self) -> bool:
@@ -329,25 +329,7 @@ def _begins_at_the_end(profile: Profile, ops: BoolArray, forward: BoolArray) -> 
 
 def _followers(profile: Profile, ops: BoolArray) -> BoolArray:
     """Find the ops that depend on some others and are none of them; shape (n_ops,)."""
-    return _spread(profile, ops, profile.topological_order, forwards=True) & ~ops
-
-
-def _leads_to(profile: Profile, ops: BoolArray) -> BoolArray:
-    """Find the ops on which some others depend; shape (n_ops,)."""
-    return _spread(profile, ops, profile.topological_order[::-1], forwards=False)
-
-
-def _spread(profile: Profile, ops: BoolArray, order: IntArray, *, forwards: bool) -> BoolArray:
-    found = ops.tolist()
-    out_ptr, target = profile.out_ptr.tolist(), profile.edge_op.tolist()
-    for op in order.tolist():
-        ends = target[out_ptr[op] : out_ptr[op + 1]]
-        if not forwards:
-            found[op] = found[op] or any(found[end] for end in ends)
-        elif found[op]:
-            for end in ends:
-                found[end] = True
-    return np.array(found, dtype=bool)
+    return profile.reach(ops) & ~ops
 
 
 @lru_cache(maxsize=4)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from scipy.sparse import block_array, csr_array, eye_array
 
+from enplace.linear import ModelBuilder, give_to_highs
 from enplace.values.components import components
 from enplace.values.profile import FloatArray, IntArray
 
@@ -65,8 +65,6 @@ def lay_out(
 
 def find_ranks(edges: IntArray, side: IntArray) -> IntArray:
     """Find the layer of each box so that the edges, all downwards, are short in sum."""
-    from scipy.optimize import linprog  # takes a while to import
-
     n = len(side)
     top, bottom = n, n + 1  # the layers of all boxes at the top, and of all at the bottom
     at = np.where(side < 0, top, np.where(side > 0, bottom, np.arange(n)))
@@ -81,8 +79,11 @@ def find_ranks(edges: IntArray, side: IntArray) -> IntArray:
     ])  # fmt: skip
     weight = np.concatenate([np.ones(len(edges)), np.zeros(2 * len(cards)), [_FLAT]])
     cost = np.bincount(low, weight, n + 2) - np.bincount(high, weight, n + 2)
-    found = linprog(cost, A_ub=_differences(high, low, n + 2), b_ub=-least)
-    rank: IntArray = np.round(found.x - found.x[top]).astype(np.int64)[at]
+    program = ModelBuilder()
+    level = program.variables(n + 2, cost=cost)
+    program.rows([(1, level[low]), (-1, level[high])], lower=least)
+    found = _solve(program)
+    rank: IntArray = np.round(found - found[top]).astype(np.int64)[at]
     lone = np.bincount(edges.ravel(), minlength=n) == 0
     _spread(rank, np.flatnonzero(lone & (side == 0)), np.flatnonzero(side))
     return rank
@@ -97,10 +98,10 @@ def _spread(rank: IntArray, lone: IntArray, ports: IntArray) -> None:
         crowd[rank[box]] += 1
 
 
-def _differences(plus: IntArray, minus: IntArray, n: int) -> csr_array:
-    """Return a matrix whose rows take one variable from another."""
-    rows, ones, shape = np.arange(len(plus)), np.ones(len(plus)), (len(plus), n)
-    return csr_array((ones, (rows, plus)), shape) - csr_array((ones, (rows, minus)), shape)
+def _solve(program: ModelBuilder) -> FloatArray:
+    solver = give_to_highs(program.model())
+    solver.run()
+    return np.array(solver.getSolution().col_value)
 
 
 class Paths:
@@ -238,19 +239,16 @@ class _Order:
 
 def find_positions(paths: Paths, layers: Layers, width: FloatArray, gap: float) -> FloatArray:
     """Find x of every node so that the parts of edges are upright, as far as there is room."""
-    from scipy.optimize import linprog  # takes a while to import
-
     n, m = len(width), len(paths.parts)
     neighbours = [pair for layer in layers for pair in pairwise(layer)]
     left, right = np.array(neighbours, dtype=np.int64).reshape(-1, 2).T
-    slant = _differences(paths.parts[:, 0], paths.parts[:, 1], n)
-    unit = eye_array(m)
-    rows = [[slant, -unit], [-slant, -unit], [_differences(left, right, n), None]]
-    most = np.concatenate([np.zeros(2 * m), -(width[left] + width[right]) / 2 - gap])
-    cost = np.concatenate([np.zeros(n), np.ones(m)])
-    if not len(most):
-        return np.zeros(n)
-    return np.asarray(linprog(cost, A_ub=block_array(rows, format="csr"), b_ub=most).x[:n])
+    program = ModelBuilder()
+    x, slant = program.variables(n), program.variables(m, cost=1.0)
+    for sign in (1, -1):
+        ends = (sign, x[paths.parts[:, 0]]), (-sign, x[paths.parts[:, 1]])
+        program.rows([*ends, (-1, slant)], upper=0.0)
+    program.rows([(1, x[right]), (-1, x[left])], lower=(width[left] + width[right]) / 2 + gap)
+    return _solve(program)[:n]
 
 
 def _find_room(

@@ -10,6 +10,7 @@ import numpy as np
 
 from enplace.compiling import kernel
 from enplace.errors import PlanError
+from enplace.linear import ModelBuilder, give_to_highs
 from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
 from enplace.text import count, finite
@@ -24,9 +25,6 @@ CHUNKS = 16
 PASSES = 3
 MOST_NODES, GAP = 1000, 0.05
 """When the search for the cheapest moves that keep all budgets ends."""
-
-IMPOSSIBLE = 2
-"""What scipy reports of a program without a solution."""
 
 
 def known_to_placers(problem: Problem) -> Problem:
@@ -168,26 +166,22 @@ class _Repair:
         PlanError
             If there are none, or none were found.
         """
-        from scipy.optimize import Bounds, LinearConstraint, milp  # takes a while to import
-        from scipy.sparse import coo_array
-
         unit, device = np.nonzero(self.allowed)
-        column = np.arange(len(unit))
-        one = coo_array((np.ones(len(unit)), (unit, column))).tocsc()
         time_us = _unit_us(self.problem, self.plan)
-        answer = milp(
-            (device != self.start[unit]) * (time_us[unit] / max(time_us.max(), 1.0) + 1e-3),
-            integrality=np.ones(len(unit)),
-            bounds=Bounds(0, 1),
-            constraints=[
-                LinearConstraint(one, 1, 1),
-                LinearConstraint(self.spends[unit, device].T, -np.inf, self.most),
-            ],
-            options={"node_limit": MOST_NODES, "mip_rel_gap": GAP},
-        )
-        found = self.start.copy()
-        if answer.x is not None:
-            found[unit[answer.x > 0.5]] = device[answer.x > 0.5]
+        cost = (device != self.start[unit]) * (time_us[unit] / max(time_us.max(), 1.0) + 1e-3)
+        program = ModelBuilder()
+        goes = program.variables(len(unit), upper=1.0, integral=True, cost=cost)
+        program.sums(len(self.start), [(unit, 1.0, goes)], lower=1.0, upper=1.0)
+        budget = np.arange(len(self.most))
+        spends = self.spends[unit, device]
+        program.sums(len(budget), [(budget, spends, goes[:, None])], upper=self.most)
+        solver = give_to_highs(program.model())
+        solver.setOptionValue("mip_max_nodes", MOST_NODES)
+        solver.setOptionValue("mip_rel_gap", GAP)
+        solver.run()
+        found, is_taken = self.start.copy(), np.array(solver.getSolution().col_value) > 0.5
+        if is_taken.any():
+            found[unit[is_taken]] = device[is_taken]
             if (self._spent(found) <= self.most).all():
                 return self._with(found)
         spent = self._spent(self._move(np.full(len(self.start), -1.0)))
@@ -196,7 +190,7 @@ class _Repair:
             for budget, used in zip(self.budgets, spent.tolist(), strict=True)
             if used > budget.most
         )
-        if answer.status != IMPOSSIBLE:
+        if solver.modelStatusToString(solver.getModelStatus()) != "Infeasible":
             raise PlanError(f"{excess}; a search for other plans found none; change a constraint")
         others = "replicas or other constraints" if self.plan.replicas else "other constraints"
         raise PlanError(f"{excess}, and {others} keep them there; change one of the two")

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from enplace.linear import ModelBuilder
 from enplace.placing.stop import Stop
 from enplace.solvers.milp import solve_milp
-from enplace.solvers.model import ModelBuilder
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 

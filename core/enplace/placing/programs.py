@@ -10,10 +10,10 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import NamedTuple
 
+from enplace.linear import Model
 from enplace.placing.incumbents import Best, Incumbent
 from enplace.placing.stop import Stop
 from enplace.solvers.milp import FAR_OFF, ROUNDING, MilpAnswer, solve_milp
-from enplace.solvers.model import Model
 from enplace.values.profile import FloatArray, IntArray
 
 

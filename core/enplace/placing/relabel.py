@@ -9,7 +9,7 @@ import numpy as np
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.solvers.cp import are_twins
-from enplace.values.arrays import IntArray
+from enplace.values.arrays import IntArray, assign
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
@@ -46,8 +46,6 @@ def relabel_like(schedule: Schedule, other: Plan) -> Schedule:
 
 def _renaming(problem: Problem, schedule: Schedule, other: Plan) -> IntArray:
     """Find for each device the one that takes its name; shape (n_devices,)."""
-    from scipy.optimize import linear_sum_assignment  # takes a while to import
-
     n = problem.cluster.n_devices
     shared = np.zeros((n, n))
     time_us = schedule.op_finish_us - schedule.op_start_us
@@ -58,6 +56,5 @@ def _renaming(problem: Problem, schedule: Schedule, other: Plan) -> IntArray:
         first, *others = left
         twins = np.array([first, *(each for each in others if are_twins(problem, first, each))])
         left = [each for each in left if each not in twins]
-        rows, columns = linear_sum_assignment(shared[np.ix_(twins, twins)], maximize=True)
-        to[twins[rows]] = twins[columns]
+        to[twins] = twins[assign(-shared[np.ix_(twins, twins)])]
     return to

@@ -7,8 +7,7 @@ import numpy as np
 from enplace.coarsen import find_leaders, mean_link
 from enplace.machine import ranks
 from enplace.machine.layout import build_machine
-from enplace.machine.op_passes import raise_along_edges
-from enplace.values.arrays import inverse, upward_rank
+from enplace.values.arrays import inverse, raise_along_edges, upward_rank
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 

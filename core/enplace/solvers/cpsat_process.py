@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from enplace.errors import EnplaceError
+from enplace.extras import import_extra
 from enplace.processes.main import Connection
 from enplace.processes.wire import DONE, PROGRESS, Message
 
@@ -28,8 +30,8 @@ def solve(connection: Connection) -> Message:
     """Solve the problem in the first message."""
     job = connection.receive()
     try:
-        from ortools.sat.python import cp_model
-    except ImportError as error:
+        cp_model = import_extra("ortools.sat.python.cp_model", "exact")
+    except EnplaceError as error:
         return Message(DONE, {"status": "missing", "why": f"{error}"})
 
     schedule = _Schedule(cp_model, dict(job.arrays))

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from enplace.linear import FloatArray, Model
 from enplace.processes.wire import Message
 from enplace.solvers.ask_solver import ask_solver
-from enplace.solvers.model import FloatArray, Model, model_message
+from enplace.solvers.model import model_message
 
 SOLVERS = ("HiGHS", "CBC", "Gurobi", "CPLEX")
 """The solvers that people can choose."""
@@ -28,6 +29,8 @@ CP_SAT = "CP-SAT"
 
 HANDLERS = {"HiGHS": "solve_by_highs", CP_SAT: "solve_by_cp_sat"}
 """What runs a solver; PuLP runs all others."""
+
+MODULES = {"HiGHS": "highspy", CP_SAT: "ortools"}
 
 TOLERANCE = 1e-4
 """Relative difference by which a solution may violate a row, a bound or integrality."""
@@ -45,9 +48,9 @@ COMMANDS = {"Gurobi": "gurobi_cl", "CPLEX": "cplex"}
 
 
 def program_of(solver: str) -> str | None:
-    """Find the path of the executable or library of one of :data:`SOLVERS`; None if missing."""
-    if solver == "HiGHS":
-        found = importlib.util.find_spec("highspy")
+    """Find the path of the executable or library of a solver; None if missing."""
+    if solver in MODULES:
+        found = importlib.util.find_spec(MODULES[solver])
         return found.origin if found else None
     if solver in COMMANDS:
         return shutil.which(COMMANDS[solver])
@@ -62,6 +65,11 @@ def program_of(solver: str) -> str | None:
 def installed(solver: str) -> bool:
     """Whether a solver can probably run here."""
     return program_of(solver) is not None
+
+
+def quickest_solver() -> str:
+    """Return the solver for programs of choices and a maximum: CP-SAT if it is installed."""
+    return CP_SAT if installed(CP_SAT) else "HiGHS"
 
 
 @dataclass(frozen=True, eq=False)

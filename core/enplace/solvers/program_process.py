@@ -31,11 +31,14 @@ from typing import Any
 
 import numpy as np
 
+from enplace.errors import EnplaceError
+from enplace.extras import import_extra
+from enplace.linear import FloatArray, Model, give_to_highs
 from enplace.processes.main import Connection
 from enplace.processes.wire import DONE, PROGRESS, Message
 from enplace.solvers.cpsat_process import run_cp_sat
 from enplace.solvers.milp import installed
-from enplace.solvers.model import FloatArray, Model, model_from
+from enplace.solvers.model import model_from
 
 OPTIMAL_GAP = 1e-6
 """Relative difference to the bound at which a solution of HiGHS counts as optimal."""
@@ -68,7 +71,12 @@ def solve_by_highs(connection: Connection) -> Message:
         import highspy
     except ImportError as error:
         return _answer("missing", why=f"{error}")
-    solver = _highs(highspy, *model_from(job))
+    model, start = model_from(job)
+    solver = give_to_highs(model)
+    if start is not None:
+        known = np.flatnonzero(~np.isnan(start))
+        solver.setSolution(len(known), known.astype(np.int32), start[known])
+    solver.setOptionValue("mip_rel_gap", OPTIMAL_GAP)
     solver.setOptionValue("time_limit", float(job.details["limit_s"]))
     solver.setOptionValue("threads", job.details["threads"])
     sent, sent_s = -np.inf, -np.inf
@@ -101,27 +109,6 @@ def solve_by_highs(connection: Connection) -> Message:
     return _answer("optimal" if optimal else "stopped", objective, bound, values)
 
 
-def _highs(highspy: Any, model: Model, start: FloatArray | None) -> Any:
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = model.n_variables, model.n_rows
-    lp.col_cost_, lp.col_lower_, lp.col_upper_ = model.cost, model.lower, model.upper
-    lp.row_lower_, lp.row_upper_ = model.row_lower, model.row_upper
-    kinds = highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger
-    lp.integrality_ = [kinds[int(whole)] for whole in model.integral]
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = model.row_ptr.astype(np.int32)
-    lp.a_matrix_.index_ = model.column.astype(np.int32)
-    lp.a_matrix_.value_ = model.value
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("mip_rel_gap", OPTIMAL_GAP)
-    solver.passModel(lp)
-    if start is not None:
-        known = np.flatnonzero(~np.isnan(start))
-        solver.setSolution(len(known), known.astype(np.int32), start[known])
-    return solver
-
-
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
@@ -143,8 +130,8 @@ def solve_by_cp_sat(connection: Connection) -> Message:
     """Solve the model in the first message with CP-SAT."""
     job = connection.receive()
     try:
-        from ortools.sat.python import cp_model
-    except ImportError as error:
+        cp_model = import_extra("ortools.sat.python.cp_model", "exact")
+    except EnplaceError as error:
         return _answer("missing", why=f"{error}")
     program = _WholeProgram(cp_model, *model_from(job))
 

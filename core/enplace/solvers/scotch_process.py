@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from enplace.linear import IntArray
 from enplace.processes.main import Connection
 from enplace.processes.wire import DONE, Message
-from enplace.solvers.model import IntArray
 
 SCOTCH, GET_SCOTCH = "scotch_gmap", "apt install scotch"
 """The program's name in Debian, where another package has gmap; and how to get it."""

@@ -187,6 +187,52 @@ def upward_rank(
     return rank
 
 
+@kernel
+def raise_along_edges(
+    order: IntArray, ptr: IntArray, target: IntArray, value: IntArray | BoolArray | FloatArray
+) -> None:  # pragma: no cover - compiled
+    """Raise the values of nodes, in place, until none falls along an edge.
+
+    Parameters
+    ----------
+    order : int array, shape (n,)
+        A topological order.
+    ptr, target : int arrays
+        Edges of each node lead to ``target[ptr[node] : ptr[node + 1]]``.
+    """
+    for node in order:
+        for edge in range(ptr[node], ptr[node + 1]):
+            value[target[edge]] = max(value[target[edge]], value[node])
+
+
+def assign(cost: FloatArray) -> IntArray:
+    """Find a column for each row of a square so that their sum is least; shape (n,).
+
+    The Hungarian method: each row takes the shortest path of exchanges to a free column, by prices
+    at which no exchange gains anything (Jonker and Volgenant 1987).
+    """
+    n = len(cost)
+    row_of = np.full(n + 1, -1)  # of each column, and of one in which every search begins
+    price, own = np.zeros(n + 1), np.zeros(n)
+    for row in range(n):
+        row_of[n] = row
+        least, before, done = np.full(n + 1, np.inf), np.full(n + 1, n), np.zeros(n + 1, bool)
+        at = n
+        while row_of[at] >= 0:
+            done[at] = True
+            left = np.append(cost[row_of[at]] - own[row_of[at]], np.inf) - price
+            better = ~done & (left < least)
+            least[better], before[better] = left[better], at
+            at = int(np.where(done, np.inf, least).argmin())
+            step = least[at]
+            own[row_of[done]] += step
+            price[done] -= step
+            least[~done] -= step
+        while at != n:
+            row_of[at], at = row_of[before[at]], before[at]
+    return inverse(row_of[:n])
+
+
 def longest_rise(values: Sequence[int]) -> list[int]:
     """Find the places of a longest rising subsequence of distinct numbers.
 

@@ -32,7 +32,9 @@ from enplace.values.arrays import (
     IntArray,
     csr_offsets,
     freeze_arrays,
+    give_away,
     inverse,
+    raise_along_edges,
     topological_order,
 )
 from enplace.values.columns import Column, Cut, Merge, check_texts, column, number_array
@@ -395,6 +397,17 @@ class Profile(Frozen):
     def topological_order(self) -> IntArray:
         """Kahn's order: first in, first out, lowest op first; shorter than n_ops only if cyclic."""
         return topological_order(self.n_ops, self.out_ptr, self.edge_op)
+
+    def reach(self, ops: BoolArray, backward: bool = False) -> BoolArray:
+        """Return some ops and all that depend on them, or on which they depend; (n_ops,)."""
+        found = ops.copy()
+        if backward:
+            order = np.ascontiguousarray(self.topological_order[::-1])
+            sources = give_away(self.edge_source[self.in_edges])
+            raise_along_edges(order, self.in_ptr, sources, found)
+        else:
+            raise_along_edges(self.topological_order, self.out_ptr, self.edge_op, found)
+        return found
 
     @cached_property
     def fingerprint(self) -> str:

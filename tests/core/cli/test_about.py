@@ -71,6 +71,7 @@ def test_doctor_lists_versions_extras_and_the_cache(enplace):
         "gpu",
         "metis",
         "notebook",
+        "exact",
     }
     assert found["extras"][1]["install"] == "pip install 'enplace[tensorflow]'"
     assert done.status == (0 if found["cache"]["writable"] else 1)

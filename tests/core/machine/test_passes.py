@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.problems import profiles
 
-from enplace.machine.op_passes import raise_along_edges
+from enplace.values.arrays import raise_along_edges
 
 
 @given(profile=profiles(), seed=st.integers(0, 99))

@@ -5,10 +5,11 @@ import tempfile
 import numpy as np
 import pytest
 
+from enplace.linear import ModelBuilder
 from enplace.processes.wire import Message
 from enplace.solvers import milp
 from enplace.solvers.milp import CP_SAT, SOLVERS, installed, solve_milp
-from enplace.solvers.model import ModelBuilder, model_from, model_message
+from enplace.solvers.model import model_from, model_message
 from enplace.solvers.program_process import bound_in, last_words
 
 

@@ -1,14 +1,16 @@
 """Helpers on flat arrays, against networkx and by hand."""
 
-from itertools import combinations
+from itertools import combinations, permutations
 
 import networkx as nx
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from enplace.values.arrays import (
     adjacency,
+    assign,
     csr_offsets,
     inverse,
     is_permutation,
@@ -32,6 +34,13 @@ def dags(draw):
 
 def test_the_inverse_of_an_order_gives_positions():
     assert inverse(np.array([2, 0, 1])).tolist() == [1, 2, 0]
+
+
+@given(cost=st.integers(1, 5).flatmap(lambda n: arrays(float, (n, n), elements=st.integers(-9, 9))))
+def test_the_cheapest_assignment_is_found(cost):
+    rows = np.arange(len(cost))
+    least = min(cost[rows, list(columns)].sum() for columns in permutations(rows))
+    assert cost[rows, assign(cost)].sum() == least
 
 
 def test_offsets_find_the_entries_of_each_owner():

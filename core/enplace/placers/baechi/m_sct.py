@@ -23,6 +23,7 @@ import numpy as np
 
 from enplace.coarsen import GroupedGraph, find_leaders, group_graph, mean_link
 from enplace.errors import EnplaceError
+from enplace.linear import ModelBuilder
 from enplace.placers.baechi.m_etf import earliest_first
 from enplace.placing.candidates import best_that_fits, by_start_or_rank
 from enplace.placing.list_schedule import MEMORY_RULE
@@ -30,7 +31,6 @@ from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import CHANNELS, HETEROGENEOUS, MEMORY, placer
 from enplace.placing.settle import natural_position
 from enplace.solvers.milp import solve_milp
-from enplace.solvers.model import ModelBuilder
 from enplace.text import percent
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem

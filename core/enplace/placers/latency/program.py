@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from enplace.linear import Model, ModelBuilder, Terms
 from enplace.machine.host_links import send_us
 from enplace.machine.op_passes import backward_ops
 from enplace.placers.latency.groups import cpu_us, place_bytes
 from enplace.placers.max_load.search.program import add_contiguity
 from enplace.placers.max_load.table.hyperedges import find_cut_costs
 from enplace.placing.packing import working_bytes
-from enplace.solvers.model import Model, ModelBuilder, Terms
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 

@@ -15,7 +15,7 @@ the end moves of single units, each simulated.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
 
@@ -55,7 +55,7 @@ from enplace.placing.options import PlaceOptions
 from enplace.placing.small import NO_PLAN_FITS
 from enplace.placing.stop import Stop
 from enplace.placing.ties import choose
-from enplace.solvers.milp import CP_SAT
+from enplace.solvers.milp import quickest_solver
 from enplace.text import ms
 from enplace.values.cluster import Device
 from enplace.values.load_rule import LoadRule
@@ -122,7 +122,7 @@ class Goal:
 
     rivals: Rivals
     usual_s: float
-    contiguous: str = CP_SAT
+    contiguous: str = field(default_factory=quickest_solver)
     anywhere: str = "HiGHS"
 
 

@@ -27,7 +27,7 @@ from enplace.placing.options import (
     Progress,
 )
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, TIES, placer
-from enplace.solvers.milp import CP_SAT
+from enplace.solvers.milp import quickest_solver
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.rivals import ALL, CONTIGUOUS, STAGED
@@ -127,7 +127,7 @@ def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
     weaker sense of definition 3.1: two devices may depend on each other both ways. It respects pins
     and forbidden devices.
     """
-    goal = Goal(CONTIGUOUS, PROGRAM_S, contiguous=options.solver_or(CP_SAT))
+    goal = Goal(CONTIGUOUS, PROGRAM_S, contiguous=options.solver_or(quickest_solver()))
     return _search_plan(problem, "max-load-ip", options, goal)
 
 

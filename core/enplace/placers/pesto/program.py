@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.coarsen import GroupedGraph, group_graph
-from enplace.solvers.model import Model, ModelBuilder
+from enplace.linear import Model, ModelBuilder
 from enplace.values.arrays import inverse
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem

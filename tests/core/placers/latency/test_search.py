@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.core.placers.latency.drawn import least_us, small_problems
 from tests.core.solvers.warm import warm_solvers
 
+from enplace.linear import ModelBuilder
 from enplace.machine.latency import latency_us
 from enplace.machine.op_passes import backward_ops
 from enplace.placers.latency import search
@@ -24,7 +25,6 @@ from enplace.placers.latency.search import place_greedily, search_latency
 from enplace.placing.stop import Stop
 from enplace.placing.stopwatch import Stopwatch
 from enplace.solvers.milp import solve_milp
-from enplace.solvers.model import ModelBuilder
 from enplace.values.constraints import Constraints
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy.stats import theilslopes
 
 from enplace.values.cluster import Cluster, Link
 from enplace.values.measurement import MeasuredLink
@@ -22,7 +21,9 @@ def fit_line(sizes: FloatArray, times_us: FloatArray) -> tuple[float, float, flo
     The latency comes from the smaller half of the sizes: it matters there, and is lost in the
     noise of the larger ones.
     """
-    slope = max(float(theilslopes(times_us, sizes)[0]), 0.0)
+    one, other = np.nonzero(sizes[:, None] < sizes)
+    slopes = (times_us[other] - times_us[one]) / (sizes[other] - sizes[one])
+    slope = max(float(np.median(slopes)), 0.0)
     small = sizes <= np.median(sizes)
     intercept = max(float(np.median((times_us - slope * sizes)[small])), 0.0)
     left = times_us - (intercept + slope * sizes)

@@ -13,6 +13,7 @@ from enplace.placers.max_load.memory.in_flight import held_by_stages, samples_ma
 from enplace.placers.max_load.memory.partition_at_pace import slow_down
 from enplace.placers.max_load.table.caveats import UNLIKE_DEVICES, find_unlike
 from enplace.placers.max_load.table.dp import Partition
+from enplace.values.arrays import assign
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -63,16 +64,13 @@ def _loads_us(problem: Problem, found: Partition, rule: LoadRule, devices: list[
 
 def _match(us: FloatArray, devices: IntArray) -> IntArray:
     """Return which device each gives its work to so that the largest load is least."""
-    from scipy.optimize import linear_sum_assignment  # takes a while to import
 
-    def assign(limit_us: float) -> IntArray:
-        cost_us = np.where(us <= limit_us, us, len(us) * limit_us + 1.0)
-        columns: IntArray = linear_sum_assignment(cost_us)[1]
-        return columns
+    def match(limit_us: float) -> IntArray:
+        return assign(np.where(us <= limit_us, us, len(us) * limit_us + 1.0))
 
     def is_below(limit_us: float) -> bool:
-        return bool((us[np.arange(len(us)), assign(limit_us)] <= limit_us).all())
+        return bool((us[np.arange(len(us)), match(limit_us)] <= limit_us).all())
 
     limits_us = np.unique(us[np.isfinite(us)]).tolist()
     at = bisect_left(limits_us, True, key=is_below)
-    return devices if at == len(limits_us) else devices[assign(limits_us[at])]
+    return devices if at == len(limits_us) else devices[match(limits_us[at])]

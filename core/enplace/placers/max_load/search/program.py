@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from enplace.linear import Model, ModelBuilder, Terms
 from enplace.placers.max_load.contiguity import Pass
 from enplace.placers.max_load.search.hypergraph import Hypergraph, loads_us
-from enplace.solvers.model import Model, ModelBuilder, Terms
 from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, IntArray
 

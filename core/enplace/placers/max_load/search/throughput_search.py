@@ -26,7 +26,7 @@ from enplace.placers.max_load.table.dp import Partition
 from enplace.placing.incumbents import BETTER, PROVEN_GAP, Best, Incumbent, Report
 from enplace.placing.programs import ImprovingProgram, improve_by_program, repeated_aside
 from enplace.placing.stop import Stop
-from enplace.solvers.milp import CP_SAT
+from enplace.solvers.milp import quickest_solver
 from enplace.values.load_rule import PAPER, LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -115,7 +115,7 @@ def search_contiguous(
     stop: Stop,
     rule: LoadRule = PAPER,
     seed: int = 0,
-    solver: str = CP_SAT,
+    solver: str = "",
     report: Report = lambda _: None,
     partition: Partition | None = None,
     op_bytes: IntArray | None = None,
@@ -131,7 +131,7 @@ def search_contiguous(
     if partition is None:
         partition = find_fitting(problem, rule, seed=seed, stopped=stop.within(DP_SHARE))
     _begin_contiguous(search, partition)
-    return _with_note(search.solve(find_passes(problem), solver), partition)
+    return _with_note(search.solve(find_passes(problem), solver or quickest_solver()), partition)
 
 
 def _begin_contiguous(search: _Search, partition: Partition) -> None:
@@ -155,7 +155,7 @@ def _offer_contiguous(
     useful = stop.when(lambda: bound_us >= search.found.objective_us)
     contiguous = _Search(search.problem, search.graph, useful, note, search.accepts)
     _begin_contiguous(contiguous, partition)
-    contiguous.solve(find_passes(search.problem), CP_SAT, take_others)
+    contiguous.solve(find_passes(search.problem), quickest_solver(), take_others)
     if contiguous.device is not None:
         search.offer(contiguous.device)
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enplace.compiling import helper, kernel, loop
-from enplace.values.arrays import adjacency, csr_offsets
+from enplace.values.arrays import adjacency, csr_offsets, topological_order, upward_rank
 from enplace.values.profile import IntArray
 
 Bits = NDArray[np.uint64]
@@ -142,11 +142,11 @@ def bound_ideals(n_nodes: int, source: IntArray, target: IntArray) -> int:
     Every set of nodes that do not reach each other gives a different ideal: the set with all its
     predecessors. Nodes at the same distance from the first nodes form such a set.
     """
-    import networkx as nx  # takes a while
-
-    graph = nx.DiGraph(zip(source.tolist(), target.tolist(), strict=True))
-    graph.add_nodes_from(range(n_nodes))
-    return 1 << max(map(len, nx.topological_generations(graph)), default=0)
+    graph = adjacency(target, source, n_nodes)
+    depth = upward_rank(
+        topological_order(n_nodes, *graph), *graph, np.ones(n_nodes), np.zeros(len(source))
+    )
+    return 1 << int(np.bincount(depth.astype(np.int64), minlength=1).max())
 
 
 @loop

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from enplace.compiling import kernel
-from enplace.machine.op_passes import raise_along_edges
-from enplace.values.arrays import adjacency, csr_offsets, inverse
+from enplace.values.arrays import adjacency, csr_offsets, inverse, raise_along_edges
 from enplace.values.problem import BoolArray
 from enplace.values.profile import IntArray
 

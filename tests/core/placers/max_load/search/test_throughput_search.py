@@ -12,6 +12,7 @@ from tests.core.solvers.warm import warm_solvers
 
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import ProblemError
+from enplace.linear import ModelBuilder
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
 from enplace.placers.max_load.search.anneal import anneal, refine
@@ -25,7 +26,6 @@ from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.samples import samples
 from enplace.solvers.milp import solve_milp
-from enplace.solvers.model import ModelBuilder
 from enplace.values.constraints import Constraints
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
