@@ -130,6 +130,7 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
     report("Starting PyTorch", None)
     _start(details["devices"])
     from enplace.frameworks.torch.pipelines.pipelines import check_pipeline, run_pipeline
+    from enplace.frameworks.torch.run.matching import planned_devices
     from enplace.frameworks.torch.run.run import check_devices, run_placed, run_plain
 
     profile, *plain = values
@@ -140,7 +141,8 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
     else:
         check_pipeline(problem, plan, wanted, devices)
     if job.do == RUN_PLAIN:
-        return run_plain(source, steps, report, drops_out=wanted is None)
+        planned = planned_devices(problem, plan)
+        return run_plain(source, steps, report, planned, drops_out=wanted is None)
     answer = next(iter(plain), None)
     if wanted is not None:
         return run_message(run_pipeline(problem, plan, wanted, job, profile, answer, report))

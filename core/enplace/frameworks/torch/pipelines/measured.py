@@ -27,7 +27,15 @@ from enplace.frameworks.torch.open.following import (
 )
 from enplace.frameworks.torch.open.scripts import run_watched
 from enplace.frameworks.torch.pipelines.joining import LostError
-from enplace.frameworks.torch.pipelines.pipeline_files import ANSWER, JOB, LOST, OWN, PROGRESS, WHY
+from enplace.frameworks.torch.pipelines.pipeline_files import (
+    ANSWER,
+    JOB,
+    LOST,
+    OUTPUT,
+    OWN,
+    PROGRESS,
+    WHY,
+)
 from enplace.frameworks.torch.pipelines.rank import Pipeline
 from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError
 from enplace.frameworks.torch.record.recorder import ASIDE, given_tensors, held_by
@@ -182,6 +190,9 @@ def run(folder: Path) -> None:
 def main() -> None:
     """Run, and leave a line that says why where that fails."""
     folder = Path(sys.argv[1])
+    with open(folder / OUTPUT.format(os.environ["RANK"]), "wb") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
     try:
         run(folder)
     except BaseException as error:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
@@ -28,9 +29,11 @@ from enplace.frameworks.torch.pipelines.pipeline_files import (
     ANSWER,
     JOB,
     LOST,
+    OUTPUT,
     OWN,
     PROGRESS,
     SCHEDULES,
+    TOLD,
     WHY,
 )
 from enplace.frameworks.torch.run.comparison import (
@@ -155,7 +158,10 @@ def _start(folder: Path, n: int, report: Report) -> list[Message]:
         f"--nproc-per-node={n}", "-m", "enplace.frameworks.torch.pipelines.measured", str(folder),
     ]  # fmt: skip
     report(f"Starting {n} processes", None)
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+    with open(folder / TOLD, "wb") as told:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=told, stderr=subprocess.STDOUT
+        )
     failed_at = None
     while process.poll() is None:
         time.sleep(POLL_S)
@@ -171,15 +177,31 @@ def _start(folder: Path, n: int, report: Report) -> list[Message]:
         if answer is None and not (folder / WHY.format(rank)).exists()
     ]
     failures = _failures(folder)
-    first = [each for each in failures if each[0] != LOST] or ([] if silent else failures)
-    for kind, _, line in first:
-        raise PlanError(line) if kind == OWN else WorkerError(line)
+    first = [each for each in failures if each.kind != LOST] or ([] if silent else failures)
+    for failure in first:
+        if failure.kind == OWN:
+            raise PlanError(failure.line)
+        _print_output(folder, failure.rank)
+        raise WorkerError(failure.line)
     if silent:
+        _print_output(folder, silent[0])
+        signal = _SIGNAL.search((folder / TOLD).read_text(errors="replace"))
+        by = f"was ended by {signal[1]}" if signal else "ended without a result"
         raise WorkerError(
-            f"process {silent[0]} of the pipeline ended without a result, and so the others were "
-            f"ended; its output says why, or this machine ran out of memory"
+            f"process {silent[0]} of the pipeline {by}, and so the others were ended; its output "
+            f"says why, or this machine ran out of memory"
         )
     return [answer for answer in answers if answer is not None]
+
+
+_SIGNAL = re.compile(r"Signal \d+ \((\w+)\) received")
+
+
+def _print_output(folder: Path, rank: int) -> None:
+    """Print what a process printed; what ``torchrun`` said if it never began."""
+    path = folder / OUTPUT.format(rank)
+    path = path if path.exists() else folder / TOLD
+    print(path.read_text(errors="replace"), file=sys.stderr)
 
 
 def _pass_on(folder: Path, report: Report) -> None:
@@ -190,10 +212,21 @@ def _pass_on(folder: Path, report: Report) -> None:
         return  # nothing yet, or half of it
 
 
-def _failures(folder: Path) -> list[tuple[str, str, str]]:
+@dataclass(frozen=True)
+class _Failure:
+    """What a process says of why it failed."""
+
+    rank: int
+    kind: str
+    line: str
+
+
+def _failures(folder: Path) -> list[_Failure]:
     """Return what processes say that failed, those first that failed first."""
     found = sorted(folder.glob(WHY.format("*")), key=lambda path: path.stat().st_mtime)
-    return [path.read_text().partition(" ") for path in found]
+    texts = [path.read_text().partition(" ") for path in found]
+    ranks = [int(path.name.rpartition("-")[2]) for path in found]
+    return [_Failure(rank, kind, line) for rank, (kind, _, line) in zip(ranks, texts, strict=True)]
 
 
 def _answer(folder: Path, rank: int) -> Message | None:

@@ -158,10 +158,11 @@ class Modules:
         if found is None:
             return path
         model = self.models[int(found[1])]
-        own = "" if len(self.models) == 1 else self._variable(model)
+        own = "" if len(self.models) == 1 else self.variable(model)
         return ".".join(filter(None, [own, path[found.end() :]]))
 
-    def _variable(self, model: torch.nn.Module) -> str:
+    def variable(self, model: torch.nn.Module) -> str:
+        """Return the script's own name for a model; its class and a number if it has none."""
         known = vars(sys.modules["__main__"]).items()
         name = next((name for name, value in known if value is model), "")
         return name or f"{type(model).__name__}_{self.models.index(model)}"

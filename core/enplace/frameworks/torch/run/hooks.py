@@ -52,11 +52,9 @@ def modules_in_plan(
     for name, device in planned.items():
         if name.partition("/")[0] not in _OTHERS:
             on[name.rpartition("/")[0]].add(device)
+    if not has_parameters(model, planned, [head]):
+        return None
     scopes = {path: scope_of_module(joined(head, path)) for path, _ in model.named_modules()}
-    for path, _ in model.named_parameters():
-        owner, _, own = path.rpartition(".")
-        if "/".join(filter(None, (scopes[owner], own))) not in planned:
-            return None
     found = {path: on[scope] for path, scope in scopes.items() if scope in on}
     modules = dict(model.named_modules())
     divided = [
@@ -72,6 +70,20 @@ def modules_in_plan(
             f"between modules; make a plan with --grain module, or run it op by op with enplace run"
         )
     return {path: min(devices) for path, devices in found.items() if len(devices) == 1}
+
+
+def has_parameters(
+    model: torch.nn.Module, planned: Mapping[str, int], heads: Sequence[str]
+) -> bool:
+    """Whether a plan has ops of all parameters of a model, under one of some heads."""
+    paths = [path.rpartition(".") for path, _ in model.named_parameters()]
+    return any(
+        all(
+            "/".join(filter(None, (scope_of_module(joined(head, owner)), own))) in planned
+            for owner, _, own in paths
+        )
+        for head in heads
+    )
 
 
 def _has_parts(module: torch.nn.Module) -> bool:

@@ -6,7 +6,7 @@ op runs where and that the result is the same, but not how long a step takes on 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -52,7 +52,12 @@ from enplace.frameworks.torch.run.comparison import (
     steps_of,
     way_of,
 )
-from enplace.frameworks.torch.run.hooks import PlacedModules, place_model, torch_devices
+from enplace.frameworks.torch.run.hooks import (
+    PlacedModules,
+    has_parameters,
+    place_model,
+    torch_devices,
+)
 from enplace.frameworks.torch.run.matching import check_plan, place_step, planned_devices
 from enplace.frameworks.torch.run.placed import PlacedMode, StepSeen
 from enplace.frameworks.torch.step import Timing
@@ -65,17 +70,31 @@ from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 
 
-def run_plain(source: Source, steps: int, report: Report, *, drops_out: bool = True) -> Message:
+def run_plain(
+    source: Source,
+    steps: int,
+    report: Report,
+    planned: Mapping[str, int] | None = None,
+    *,
+    drops_out: bool = True,
+) -> Message:
     """Run a script without a plan; the answer has what it computed.
 
-    Without ``drops_out``, no dropout drops anything.
+    Parameters
+    ----------
+    planned : mapping of str to int, optional
+        The ops of the plan that it is to run by later.
+    drops_out : bool
+        Whether dropout drops anything.
 
     Raises
     ------
+    PlanError
+        After the first step, if that plan is for another model.
     LoadError
         If it has too few steps, or fails before.
     """
-    follower = Follower(steps, "Running without the plan", report)
+    follower = _Plain(planned, steps, report)
     with nullcontext() if drops_out else without_dropout():
         _follow(source, follower)
     return Message(DONE, {"times_us": follower.times_us}, results_of(follower))
@@ -159,6 +178,30 @@ def _follow(source: Source, follower: Follower) -> None:
     )
 
 
+class _Plain(Follower):
+    """Follows a script that runs as it is, with a model that has a plan's parameters."""
+
+    def __init__(self, planned: Mapping[str, int] | None, steps: int, report: Report) -> None:
+        super().__init__(steps, "Running without the plan", report)
+        self._planned = planned
+
+    def leave(self, is_whole: bool) -> None:
+        super().leave(is_whole)
+        planned = self._planned
+        if planned is None or not self.models or not is_whole or self._number != FIRST - 1:
+            return
+        heads = [("", self.modules.variable(each)) for each in self.modules.models]
+        pairs = zip(self.models, heads, strict=True)
+        if not any(has_parameters(model, planned, names) for model, names in pairs):
+            raise PlanError(_ANOTHER_MODEL)
+
+
+_ANOTHER_MODEL = (
+    "the plan was made for another model: none that the script calls has its parameters; profile "
+    "it again and make a new plan"
+)
+
+
 class _ByOp(Follower):
     """Follows a script whose steps run placed, after one is recorded."""
 
@@ -224,10 +267,7 @@ class _ByModule(Follower):
             models = (place_model(each, self._planned, self.devices) for each in self.models)
             self.placed = [each for each in models if each is not None]
             if not self.placed:
-                raise PlanError(
-                    "the plan was made for another model: none that the script calls has its "
-                    "parameters; profile it again and make a new plan"
-                )
+                raise PlanError(_ANOTHER_MODEL)
 
     def finish(self) -> None:
         super().finish()

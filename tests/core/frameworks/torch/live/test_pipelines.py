@@ -245,7 +245,7 @@ def test_what_runs_again_draws_the_same_numbers(once):
 
 def test_where_a_process_dies_the_others_end_and_a_line_says_so(tmp_path):
     _, problem, plan, wanted, (profile, job) = pipeline(tmp_path, "1f1b", "die")
-    with pytest.raises(WorkerError, match="process 1 of the pipeline ended without a result"):
+    with pytest.raises(WorkerError, match="process 1 of the pipeline was ended by SIGKILL"):
         run_pipeline(problem, plan, wanted, job, profile, None, ignore)
 
 

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 from enplace.errors import ClusterError, PlanError  # noqa: E402
 from enplace.frameworks.measured import NOT_SEEN, run_from, run_message  # noqa: E402
 from enplace.frameworks.torch.record.recording import LoadError  # noqa: E402
+from enplace.frameworks.torch.run.matching import planned_devices  # noqa: E402
 from enplace.frameworks.torch.run.run import check_devices, run_placed, run_plain  # noqa: E402
 from enplace.placing.settle import settle  # noqa: E402
 from enplace.processes.worker import ignore  # noqa: E402
@@ -74,7 +75,7 @@ def planned(source, seed=0, cluster="cpu-2"):
 
 
 def run(source, problem, plan, steps=4):
-    plain = run_plain(source, steps, ignore)
+    plain = run_plain(source, steps, ignore, planned_devices(problem, plan))
     return run_placed(source, problem, plan, "cpu:2", steps, plain, ignore)
 
 
@@ -151,6 +152,10 @@ def test_a_plan_of_another_model_and_one_that_cannot_run_are_refused(tmp_path):
     other = script(tmp_path, LOOP_BY_VALUE)
     with pytest.raises(PlanError, match="another graph: the model has no"):
         run_placed(other, problem, plan, "cpu:2", 1, None, ignore)
+    text = LOOP_BY_VALUE.replace("range(12)", "range(2)") + "raise SystemExit('a step too many')"
+    other = script(tmp_path, text)
+    with pytest.raises(PlanError, match="made for another model"):
+        run_plain(other, 1, ignore, planned_devices(problem, plan))
     with pytest.raises(ClusterError, match=r"plan uses 2 devices \(CPU:0, CPU:1\); use cpu:2"):
         check_devices(problem, plan, "cpu:1")
     with pytest.raises(ClusterError, match="--devices cpu:2"):
