@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule, simulate_pipeline
+from enplace.machine.pipelines.pipeline import PipelineSchedule, simulate_pipeline, step_rule
 from enplace.machine.pipelines.stages import stages_of
 from enplace.names.passes import named_backward
 from enplace.values.problem import Problem
@@ -34,4 +34,4 @@ def simulate_kind(schedule: Schedule, kind: str, n: int) -> PipelineSchedule | i
     n_stages = len(stages_of(problem, plan))
     if n_stages > MOST_STAGES:
         return n_stages
-    return simulate_pipeline(problem, plan, kind, n, planned_rule(plan))
+    return simulate_pipeline(problem, plan, kind, n, step_rule(plan, n))

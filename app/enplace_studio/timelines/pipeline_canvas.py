@@ -28,12 +28,13 @@ from enplace.machine.pipelines.pipeline import (
     Exchange,
     PipelineSchedule,
     Slot,
-    planned_rule,
+    step_rule,
 )
 from enplace.pictures.palette import colour_numbers
 from enplace.text import count, ms, percent, size
 from enplace.values.cluster import Device
 from enplace.values.device_names import device_label
+from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray
@@ -113,9 +114,10 @@ class PipelineCanvas(TimeCanvas):
             self._surface.end_us = max(pipeline.makespan_us, whole_us, 1e-9)
             self._further = set(further_stages(pipeline))
             problem, plan = schedule.problem, schedule.plan
-            self._parts_us = _parts_us(problem, plan)
+            rule = step_rule(plan, pipeline.n_microbatches)
+            self._parts_us = _parts_us(problem, plan, rule)
             self._loads_us = pass_loads_us(
-                problem, plan.device, planned_rule(plan), plan.replicas, plan.recompute
+                problem, plan.device, rule, plan.replicas, plan.recompute
             ).sum(axis=1)
         height = AXIS_PX + len(self._rows) * ROW_PX if self._rows else 0
         self.setMinimumHeight(round(height * theme.scale))
@@ -374,14 +376,14 @@ def find_bubble(pipeline: PipelineSchedule, device: int, when_us: float) -> tupl
     return share, f"it waits for sample {last.microbatch + 1} in stage {last.stage + 1}, {way}"
 
 
-def _parts_us(problem: Problem, plan: Plan) -> FloatArray:
+def _parts_us(problem: Problem, plan: Plan, rule: LoadRule) -> FloatArray:
     """Compute each device's compute, in and out times for one sample; shape (n_devices, 3).
 
     Gradients that replicas exchange count as sent.
     """
-    loads: FloatArray = shared_parts_us(problem, plan.device, plan.replicas, plan.recompute).sum(
-        axis=1
-    )
+    loads: FloatArray = shared_parts_us(
+        problem, plan.device, rule, plan.replicas, plan.recompute
+    ).sum(axis=1)
     for group in plan.replicas:
         loads[list(group), OUT] += all_reduce_us(problem, plan.device, group)
     return loads

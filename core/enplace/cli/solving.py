@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -226,7 +227,9 @@ def _pipeline_answer(
     head |= {"estimated": problem.measured_profile.measured.estimated or None}
     head |= {"guessed_backward": summary.about_passes(problem) or None}
     head |= {"load": rule.transfers, "method": plan.method, "pace_us": plan.pace_us or None}
-    found = [simulate_pipeline(problem, plan, kind, n, rule) for n in numbers]
+    found = [
+        simulate_pipeline(problem, plan, kind, n, replace(rule, microbatches=n)) for n in numbers
+    ]
     if len(found) > 1:
         document = head | pipelines_document(problem, found)
         text = summary.describe_pipelines(problem, plan, found)

@@ -7,23 +7,22 @@ micro-batch takes its place in that slot, and within the slot the place that the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from enplace.errors import PipelineError
 from enplace.frameworks.wishes import CUT_BATCH, MICROBATCHES, ORDER, OWN_STATISTICS, PIPELINE
-from enplace.machine.op_passes import optimiser_ops
 from enplace.machine.pipelines.pipeline import (
     KINDS,
     PipelineSchedule,
-    planned_rule,
     simulate_pipeline,
+    step_rule,
 )
 from enplace.machine.pipelines.stages import number_of_stage
 from enplace.option import Value
 from enplace.text import listed
-from enplace.values.arrays import inverse, where_op
+from enplace.values.arrays import inverse
 from enplace.values.batch import with_batch
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import device_label
@@ -100,21 +99,17 @@ def share_of_profile(profile: Profile, number: int) -> float:
 
 
 def on_microbatch(problem: Problem, number: int) -> Problem:
-    """Return the problem of one of so many micro-batches: as profiled, or its share of that.
-
-    The optimiser runs once for all of them, so each has its share of that, too.
-    """
+    """Return the problem of one of so many micro-batches: as profiled, or its share of that."""
     whole = problem.measured_profile
-    part = with_batch(whole, share_of_profile(whole, number))
-    updates = optimiser_ops(Problem(part, problem.cluster))
-    time_us = where_op(updates, part.time_us / number, part.time_us)
-    return Problem(part.with_costs(time_us), problem.cluster)
+    return replace(problem, measured_profile=with_batch(whole, share_of_profile(whole, number)))
 
 
 def simulate_batch(problem: Problem, plan: Plan, wanted: Microbatches) -> PipelineSchedule:
     """Simulate a batch as a pipeline of micro-batches; see :func:`on_microbatch`."""
-    small = on_microbatch(problem, wanted.number)
-    return simulate_pipeline(small, plan, wanted.schedule, wanted.number, planned_rule(plan))
+    small, rule = on_microbatch(problem, wanted.number), step_rule(plan, wanted.number)
+    share = share_of_profile(problem.measured_profile, wanted.number)
+    plan = replace(plan, pace_us=plan.pace_us * share)
+    return simulate_pipeline(small, plan, wanted.schedule, wanted.number, rule)
 
 
 def check_runnable(plan: Plan, cluster: Cluster, *, recomputes: bool = False) -> None:

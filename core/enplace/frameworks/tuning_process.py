@@ -13,11 +13,18 @@ from typing import Any
 from enplace.errors import ClusterError
 from enplace.frameworks.jobs import Replicas, RunRequest, do_work, run_job
 from enplace.frameworks.measured import MeasuredRun, run_from, run_message
-from enplace.frameworks.microbatches import Microbatches, find_microbatches, simulate_batch
+from enplace.frameworks.microbatches import (
+    Microbatches,
+    find_microbatches,
+    on_microbatch,
+    share_of_profile,
+    simulate_batch,
+)
 from enplace.frameworks.registry import keep_whole, usual_grain
 from enplace.frameworks.source import source_from_json
 from enplace.frameworks.tuning import Predict, Run, Solve, Tuning, predict_step_us, tune
 from enplace.frameworks.wishes import PIPELINE
+from enplace.machine.check_claims import check_claims
 from enplace.option import Value, read_values
 from enplace.placers import DEFAULT_METHODS, PlaceOptions, Progress, Stop, place
 from enplace.placing.registry import find_placer
@@ -77,7 +84,11 @@ def solves_as(
         asked: dict[str, Value] = {"pipeline": wanted.schedule, "microbatches": wanted.number}
         values = {each.name: asked[each.name] for each in known if each.name in asked}
         whole = keep_whole(problem, usual_grain(problem.measured_profile, THROUGHPUT))
-        return _found(whole, method, replace(options(), objective=THROUGHPUT, values=values))
+        part = on_microbatch(whole, wanted.number)
+        found = _found(part, method, replace(options(), objective=THROUGHPUT, values=values))
+        share = share_of_profile(problem.measured_profile, wanted.number)
+        found = replace(found, pace_us=found.pace_us / share)
+        return check_claims(problem, found)
 
     def predict_us(problem: Problem, plan: Plan) -> float:
         return simulate_batch(problem, plan, wanted).makespan_us

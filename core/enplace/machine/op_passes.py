@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from enplace.names.passes import BACKWARD, in_pass, named_backward
+from enplace.values.arrays import FloatArray, where_op
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import CONTROL, IntArray, Profile
 
@@ -28,6 +29,19 @@ def optimiser_ops(problem: Problem) -> BoolArray:
     2020, which list the backward ops, have no such ops.
     """
     return _optimiser_ops(problem.profile)
+
+
+@lru_cache(maxsize=4)
+def work_per_sample_us(problem: Problem, n_samples: int) -> FloatArray:
+    """Return the time of each op for each of so many samples of a step; (n_ops, n_devices).
+
+    The optimiser runs once for all of them, so each has its share of that.
+    """
+    once = _optimiser_ops(problem.profile)
+    if n_samples == 1 or not once.any():
+        return problem.time_us
+    found: FloatArray = where_op(once, problem.time_us / n_samples, problem.time_us)
+    return found
 
 
 @lru_cache(maxsize=4)

@@ -61,7 +61,8 @@ MICROBATCHES = Option(
     "microbatches",
     WHOLE,
     8,
-    "Samples of a step. With GPipe all are in flight; interleaved stages shorten such a step.",
+    "Samples of a step, which share what runs once for all of them, such as updates. With GPipe "
+    "all are in flight; interleaved stages shorten such a step.",
     THROUGHPUT,
 )
 IN_FLIGHT = Option(
@@ -72,13 +73,13 @@ IN_FLIGHT = Option(
     "as in the paper.",
     THROUGHPUT,
 )
-LOAD_OPTIONS = (LOAD, PIPELINE)
+LOAD_OPTIONS = (LOAD, PIPELINE, MICROBATCHES)
 """Options of every placer that serves the objective throughput."""
 
 REPLICA_OPTIONS = (*LOAD_OPTIONS, REPLICATE, TWO_LEVEL)
 """Options of the placers that support replicas and several machines."""
 
-STAGE_OPTIONS = (*REPLICA_OPTIONS, RECOMPUTE, MICROBATCHES, IN_FLIGHT)
+STAGE_OPTIONS = (*REPLICA_OPTIONS, RECOMPUTE, IN_FLIGHT)
 """Options of the placers that count samples in flight stage by stage."""
 
 SOLVER = Option(

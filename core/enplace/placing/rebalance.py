@@ -15,7 +15,7 @@ from itertools import combinations, permutations
 import numpy as np
 
 from enplace.coarsen import mean_link
-from enplace.machine.op_passes import backward_ops
+from enplace.machine.op_passes import backward_ops, work_per_sample_us
 from enplace.names.layers import parts_of
 from enplace.values.arrays import BoolArray, FloatArray, IntArray
 from enplace.values.cluster import Device
@@ -117,9 +117,11 @@ class Around:
 
     @cached_property
     def unit_us(self) -> FloatArray:
-        """The time of each unit on each device; shape (n_units, n_devices)."""
+        """The time of each unit on each device, in a step or for a sample; (n_units, n_devices)."""
+        rule = self.plan.load_rule
         times = np.zeros(self.problem.unit_allowed.shape)
-        np.add.at(times, self.problem.unit, self.problem.time_us)
+        work_us = work_per_sample_us(self.problem, rule.microbatches if rule else 1)
+        np.add.at(times, self.problem.unit, work_us)
         return times
 
     @cached_property
@@ -244,7 +246,8 @@ class Around:
     def _exchanges(self) -> Iterator[IntArray]:
         full, capacity = self.fullest, self.problem.cluster.capacity_bytes
         share, gives = self.peak_bytes / capacity, self._parts(full)
-        loads_us = self.schedule.busy_us
+        loads_us = np.zeros(len(capacity))
+        np.add.at(loads_us, self.device, self.unit_us[np.arange(len(self.device)), self.device])
         found: list[tuple[bool, float, int, IntArray, IntArray]] = []
         for gpu in self.gpus:
             if gpu == full:

@@ -27,13 +27,14 @@ class LoadRule:
         One of :data:`TRANSFERS`.
     pipeline : str
         One of :data:`PIPELINES`.
+    microbatches : int
+        Samples of a step, which share what runs once per step. With GPipe all are in flight, and
+        count towards memory.
     replicate : bool
         Whether a stage may have replicas on several devices (appendix C.2).
     recompute : bool
         Whether a stage may keep only what its forward ops receive, and run them again before its
         backward ops.
-    microbatches : int
-        Samples that are all in flight with GPipe; they count towards memory.
     in_flight : bool
         Whether the activations of all samples in flight count towards memory, or, as in the paper,
         those of one sample.
@@ -43,10 +44,10 @@ class LoadRule:
 
     transfers: str = "sum"
     pipeline: str = "1f1b"
+    microbatches: int = 8
     replicate: bool = False
     two_level: bool = False
     recompute: bool = False
-    microbatches: int = 8
     in_flight: bool = True
 
     @property

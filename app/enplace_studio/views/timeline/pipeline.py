@@ -9,7 +9,7 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QPushButton, QSizePolicy, QWidget
 
 from enplace.machine.pipelines.loads import busiest_us, max_load_us
-from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule
+from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule, step_rule
 from enplace.summary import describe_pace
 from enplace.text import count, listed, ms, size
 from enplace.values.device_names import device_label
@@ -168,7 +168,7 @@ class PipelineView(QWidget):
         broken = {device for stage in further for device in found.stages[stage].devices}
         self._set_facts(BETWEEN_FACTS.join(parts))
         self.further_button.setVisible(bool(further))
-        texts = [gpipe_loads(schedule) if found.kind == "gpipe" else ""]
+        texts = [gpipe_loads(schedule, found) if found.kind == "gpipe" else ""]
         texts.append(why_not_the_load(schedule, found))
         if broken:
             texts.append(
@@ -234,10 +234,10 @@ def what_exceeds(schedule: Schedule, found: PipelineSchedule) -> str:
     return f"Does not fit with its samples in flight: {listed(needs)}." if needs else ""
 
 
-def gpipe_loads(schedule: Schedule) -> str:
+def gpipe_loads(schedule: Schedule, found: PipelineSchedule) -> str:
     """Describe the largest load of each pass; they add up to GPipe's time per sample."""
     plan = schedule.plan
-    rule = replace(planned_rule(plan), pipeline="gpipe")
+    rule = replace(step_rule(plan, found.n_microbatches), pipeline="gpipe")
     forward_us, backward_us = busiest_us(
         schedule.problem, plan.device, rule, plan.replicas, plan.recompute
     )
@@ -248,7 +248,7 @@ def why_not_the_load(schedule: Schedule, found: PipelineSchedule) -> str:
     """Explain why a full pipeline is not as fast as its loads; empty if it is."""
     plan = schedule.plan
     pipeline = "gpipe" if found.kind == "gpipe" else "1f1b"
-    rule = replace(planned_rule(plan), pipeline=pipeline)
+    rule = replace(step_rule(plan, found.n_microbatches), pipeline=pipeline)
     if about := describe_pace(schedule.problem, plan, found):
         return about
     load_us = max_load_us(schedule.problem, plan.device, rule, plan.replicas, plan.recompute)

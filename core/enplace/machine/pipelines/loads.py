@@ -3,7 +3,7 @@
 An accelerator computes; it receives every tensor that it consumes but does not make, once; and it
 sends every tensor that it makes and others consume, once. A CPU only computes: its tensors are in
 the host's memory already. A :class:`~enplace.values.load_rule.LoadRule` defines how these parts and
-the two passes of training add up.
+the two passes of training add up. What runs once per step counts with its share for each sample.
 
 Searches for placements use none of these functions, so that these can check all of them.
 """
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from enplace.machine.host_links import machine_of, sample_network_us, sample_us
-from enplace.machine.op_passes import backward_ops, recomputing
+from enplace.machine.op_passes import backward_ops, recomputing, work_per_sample_us
 from enplace.machine.pipelines.all_reduce import all_reduce_us
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import Problem
@@ -28,7 +28,7 @@ FORWARD, BACKWARD = 0, 1
 """The passes."""
 
 
-def load_parts_us(problem: Problem, device: IntArray) -> FloatArray:
+def load_parts_us(problem: Problem, device: IntArray, n_samples: int) -> FloatArray:
     """Return the time of each part of each device's load; shape (n_devices, 2 passes, 3 parts).
 
     A tensor that ops of both passes consume is received for the forward ops.
@@ -37,10 +37,12 @@ def load_parts_us(problem: Problem, device: IntArray) -> FloatArray:
     ----------
     device : int array, shape (n_ops,)
         Device of each op; the ops of a device need not be contiguous.
+    n_samples : int
+        Samples of a step, which share what runs once per step.
     """
     parts = transfer_parts_us(problem, device, sample_us(problem))
     of = backward_ops(problem).astype(np.int64)
-    work = problem.time_us[np.arange(problem.profile.n_ops), device]
+    work = work_per_sample_us(problem, n_samples)[np.arange(problem.profile.n_ops), device]
     np.add.at(parts[:, :, COMPUTE], (device, of), work)
     return parts
 
@@ -91,6 +93,7 @@ def add_up_parts_us(parts: FloatArray, rule: LoadRule) -> FloatArray:
 def shared_parts_us(
     problem: Problem,
     device: IntArray,
+    rule: LoadRule = USUAL,
     replicas: Sequence[Sequence[int]] = (),
     recompute: Sequence[int] = (),
 ) -> FloatArray:
@@ -106,13 +109,13 @@ def shared_parts_us(
     recompute : sequence of int
         Devices that run their forward ops once more before their backward ops, if they have any.
     """
-    parts = load_parts_us(problem, device)
+    parts = load_parts_us(problem, device, rule.microbatches)
     again = recomputing(problem, device, recompute)
     parts[again, BACKWARD, COMPUTE] += parts[again, FORWARD, COMPUTE]
     for group in replicas:
         for copy in group[1:]:
             there = np.where(device == group[0], copy, device)
-            parts[copy] = load_parts_us(problem, there)[copy]
+            parts[copy] = load_parts_us(problem, there, rule.microbatches)[copy]
             if group[0] in again:
                 parts[copy, BACKWARD, COMPUTE] += parts[copy, FORWARD, COMPUTE]
         parts[list(group)] /= len(group)
@@ -131,7 +134,7 @@ def pass_loads_us(
     The last pass ends with the all-reduce of replicas. Logical devices of one chip compute one
     after another, so each has the compute time of all of them.
     """
-    parts = shared_parts_us(problem, device, replicas, recompute)
+    parts = shared_parts_us(problem, device, rule, replicas, recompute)
     busy = parts.any(axis=(1, 2))
     owner = problem.cluster.lane_owner
     on_chip = np.zeros((len(parts), 2))

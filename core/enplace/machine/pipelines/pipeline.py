@@ -217,7 +217,7 @@ def simulate_pipeline(
     kind : str
         One of :data:`KINDS`.
     rule : LoadRule
-        Whether transfers overlap with compute.
+        Whether transfers overlap with compute, and how many samples share what runs once per step.
     with_room : bool
         Whether samples may wait for room, or follow each other one by one, if they do not fit at
         the plan's pace.
@@ -239,7 +239,7 @@ def simulate_pipeline(
     if kind == "zbv" and halves is None:  # no V: gradients of weights wait as in ZB-H1
         found = simulate_pipeline(problem, plan, "zb-h1", n_microbatches, rule, with_room=with_room)
         return replace(found, kind=kind)
-    stages = stages_of(problem, plan, passes, halves)
+    stages = stages_of(problem, plan, passes, halves, rule.microbatches)
     holds = find_holds(problem, plan, stages, overlap=rule.n_resources > 1)
     order = _fixed_order(kind, stages, halves)
     owner = problem.cluster.lane_owner.tolist()
@@ -348,7 +348,7 @@ def _shortest(
 def time_with_room_us(problem: Problem, plan: Plan, rule: LoadRule, most_us: float) -> float:
     """Return the time per sample with 1F1B if samples wait for room; inf if above a limit."""
     passes = passes_of(problem, plan.device, weights_apart=False)
-    stages = stages_of(problem, plan, passes)
+    stages = stages_of(problem, plan, passes, n_samples=rule.microbatches)
     play = _find_play_with_room(problem, plan, stages, rule, most_us)
     return np.inf if play is None else play.time_per_sample_us()
 
@@ -441,6 +441,11 @@ def _times(slots: list[Slot]) -> dict[tuple[int, int, int], tuple[float, float]]
 def planned_rule(plan: Plan) -> LoadRule:
     """Return the rule that the plan was made for; the usual one if the plan has none."""
     return plan.load_rule or USUAL
+
+
+def step_rule(plan: Plan, n_samples: int) -> LoadRule:
+    """Return the rule that the plan was made for, of a step of so many samples."""
+    return replace(planned_rule(plan), microbatches=n_samples)
 
 
 Order = Callable[[int], list[Work] | None]

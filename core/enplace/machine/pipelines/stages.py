@@ -12,7 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.machine.host_links import sample_us
-from enplace.machine.op_passes import backward_ops, optimiser_ops, recomputing
+from enplace.machine.op_passes import (
+    backward_ops,
+    optimiser_ops,
+    recomputing,
+    work_per_sample_us,
+)
 from enplace.machine.pipelines.all_reduce import all_reduce_us
 from enplace.machine.pipelines.loads import COMPUTE, IN, OUT
 from enplace.machine.subgraphs import find_subgraphs
@@ -84,7 +89,11 @@ def passes_of(problem: Problem, device: IntArray, *, weights_apart: bool) -> Int
 
 
 def stages_of(
-    problem: Problem, plan: Plan, passes: IntArray | None = None, halves: IntArray | None = None
+    problem: Problem,
+    plan: Plan,
+    passes: IntArray | None = None,
+    halves: IntArray | None = None,
+    n_samples: int = 1,
 ) -> tuple[Stage, ...]:
     """Find the stages of a plan, in a topological order, forward stages first.
 
@@ -99,6 +108,8 @@ def stages_of(
         The pass of each op: ops of different passes share no stage. One pass by default.
     halves : int array, shape (n_ops,), optional
         0 or 1 for each op: those that differ share no stage either.
+    n_samples : int
+        Samples of a step, which share what runs once per step.
     """
     none = np.zeros(problem.profile.n_ops, dtype=np.int64)
     passes, halves = (none if each is None else each for each in (passes, halves))
@@ -107,7 +118,7 @@ def stages_of(
     on, of = np.divmod(place // 2, N_PASSES)
     edges = _forward_first(edges, of)
     groups = {group[0]: group for group in plan.replicas}
-    part_us = _parts_of_devices_us(problem, plan, stage, on)
+    part_us = _parts_of_devices_us(problem, plan, stage, on, n_samples)
     for d in recomputing(problem, plan.device, plan.recompute):
         _run_forward_again(part_us, np.flatnonzero(on == d), of, groups.get(d, (d,)))
     found = []
@@ -217,28 +228,31 @@ def _order_stages(n: int, edges: IntArray, of: IntArray) -> IntArray:
 
 
 def _parts_of_devices_us(
-    problem: Problem, plan: Plan, stage: IntArray, on: IntArray
+    problem: Problem, plan: Plan, stage: IntArray, on: IntArray, n_samples: int
 ) -> dict[int, FloatArray]:
     """Find the time of the parts of each stage, for each device that may run it; (3, n_stages).
 
     Replicas may differ in speed and links, so for each of them the ops are evaluated as if placed
     on it.
     """
-    part_us = dict.fromkeys(on.tolist(), _parts_us(problem, plan.device, stage, len(on)))
+    work_us = work_per_sample_us(problem, n_samples)
+    part_us = dict.fromkeys(on.tolist(), _parts_us(problem, work_us, plan.device, stage, len(on)))
     for first, *others in plan.replicas:
         if first in part_us:
             for replica in others:
                 there = np.where(plan.device == first, replica, plan.device)
-                part_us[replica] = _parts_us(problem, there, stage, len(on))
+                part_us[replica] = _parts_us(problem, work_us, there, stage, len(on))
     return part_us
 
 
-def _parts_us(problem: Problem, device: IntArray, stage: IntArray, n: int) -> FloatArray:
+def _parts_us(
+    problem: Problem, work_us: FloatArray, device: IntArray, stage: IntArray, n: int
+) -> FloatArray:
     """Find the time of the parts of each stage, by :data:`COMPUTE`, ``IN``, ``OUT``; (3, n)."""
     in_us, out_us = _transfers_us(problem, device, stage, n)
-    work_us = problem.time_us[np.arange(problem.profile.n_ops), device]
+    own_us = work_us[np.arange(problem.profile.n_ops), device]
     parts = np.zeros((3, n))
-    parts[COMPUTE], parts[IN], parts[OUT] = np.bincount(stage, work_us, n), in_us, out_us
+    parts[COMPUTE], parts[IN], parts[OUT] = np.bincount(stage, own_us, n), in_us, out_us
     return parts
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from enplace.machine import simulate
 from enplace.machine.host_links import sample_us
-from enplace.machine.op_passes import backward_ops
+from enplace.machine.op_passes import backward_ops, work_per_sample_us
 from enplace.machine.pipelines.loads import BACKWARD, COMPUTE, FORWARD, IN, OUT, add_up_parts_us
 from enplace.placers.max_load.contiguity import is_contiguous
 from enplace.placers.max_load.memory.in_flight import find_fullest, find_pace_us, samples_matter
@@ -181,9 +181,12 @@ def find_loads_us(problem: Problem, device: IntArray, rule: LoadRule) -> FloatAr
     profile, owner = problem.profile, problem.cluster.lane_owner
     of, cost_us = backward_ops(problem).astype(np.int64), sample_us(problem)
     at, n_devices = np.arange(len(device)), problem.cluster.n_devices
-    parts = np.zeros((len(device), n_devices, 2, 3))
+    parts, work_us = (
+        np.zeros((len(device), n_devices, 2, 3)),
+        work_per_sample_us(problem, rule.microbatches),
+    )
     for op in range(profile.n_ops):
-        parts[at, device[:, op], of[op], COMPUTE] += problem.time_us[op, device[:, op]]
+        parts[at, device[:, op], of[op], COMPUTE] += work_us[op, device[:, op]]
     for tensor, maker in enumerate(profile.tensor_op.tolist()):
         first = np.full((len(device), n_devices), BACKWARD + 1)  # pass that reads it there
         for op in profile.edge_op[profile.edge_tensor == tensor].tolist():

@@ -222,7 +222,7 @@ class _Improver:
         if self.plan.nothing_fits:
             return
         if self.goal.rivals != STAGED:  # what is proven of partitions is no proof for others
-            bound_us = shared_work_us(self.problem)
+            bound_us = shared_work_us(self.problem, self.rule)
             self._cut = self.plan.device if self.plan.rivals == STAGED else None
             about_cut = NOT_CONTIGUOUS if NOT_CONTIGUOUS in self.plan.note else ""
             self.plan = replace(
@@ -309,7 +309,7 @@ class _Improver:
 
     def _offer_device(self, device: IntArray) -> bool:
         """Offer a placement of which little is proven."""
-        bound_us = shared_work_us(self.problem)
+        bound_us = shared_work_us(self.problem, self.rule)
         plan = make_plan(self.problem, device, self.plan.method, bound_us, self.rule)
         return self._offer(replace(plan, rivals=ALL).with_notes(self.about))
 
@@ -419,7 +419,7 @@ class _Improver:
         problem, known = self.problem, unit_devices(self.problem, self.plan.device)
         choices, restarts = problem.unit_allowed.size, RESTARTS
         if self.is_preferred:
-            least_us = shared_work_us(problem)
+            least_us = shared_work_us(problem, self.rule)
             if choices > MOST_CHOICES or not is_clearly_less(least_us, self.plan.value_us):
                 return
             restarts *= choices <= FEW_CHOICES
@@ -599,7 +599,7 @@ class _Improver:
         # need less.
         takes_turns = rule.pipeline == "interleaved"
         is_certain = not (self.outputs_decide or rule.replicate or rule.two_level or takes_turns)
-        least_us = shared_work_us(problem)
+        least_us = shared_work_us(problem, self.rule)
 
         def take(found: Incumbent) -> None:
             found = replace(found, bound_us=found.bound_us if is_certain else least_us)

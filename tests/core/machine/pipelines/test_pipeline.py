@@ -547,7 +547,7 @@ def test_a_tied_weight_crosses_once_per_step_and_is_a_copy():
     problem = Problem(tied_weight(), cluster_of(2, b0_us=0.0))
     names = problem.profile.op_names
     plan = plan_of(problem, {name: int("1" in name) for name in names})
-    assert max_load_us(problem, plan.device) == 2 + 5 + 1 + 2  # and two tensors of a byte
+    assert max_load_us(problem, plan.device) == 2 + 5 + 1 / 8 + 2  # and two tensors of a byte
     found = simulate_pipeline(problem, plan, "1f1b", 4)
     assert [(each.device, each.n_bytes) for each in found.exchange] == [(0, 60), (1, 60)]
     assert found.exchange_us == 60

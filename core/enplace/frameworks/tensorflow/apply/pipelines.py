@@ -39,7 +39,7 @@ from enplace.frameworks.tensorflow.split.microbatches import (
 )
 from enplace.frameworks.tensorflow.step import Step
 from enplace.machine.op_passes import backward_ops, optimiser_ops
-from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule, simulate_pipeline
+from enplace.machine.pipelines.pipeline import PipelineSchedule, simulate_pipeline, step_rule
 from enplace.names.passes import is_in_backward_scope
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
@@ -154,9 +154,8 @@ def _pipeline(
     device, position = _complete(graph_def, whole, problem, plan, host)
     base = Problem(whole, problem.cluster)
     base_plan = replace(plan, device=device, position=position, subgraph=None)
-    schedule = simulate_pipeline(
-        base, base_plan, wanted.schedule, wanted.number, planned_rule(plan)
-    )
+    rule = step_rule(plan, wanted.number)
+    schedule = simulate_pipeline(base, base_plan, wanted.schedule, wanted.number, rule)
     names = [node.name for node in cut.graph_def.node]
     origin = np.array([whole.index[cut.origin[name].op] for name in names])
     parts = [cut.origin[name].part for name in names]

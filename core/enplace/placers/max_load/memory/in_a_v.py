@@ -17,7 +17,7 @@ import numpy as np
 
 from enplace.machine import simulate
 from enplace.machine.host_links import sample_us
-from enplace.machine.op_passes import once_per_step
+from enplace.machine.op_passes import once_per_step, work_per_sample_us
 from enplace.machine.pipelines.loads import pass_loads_us
 from enplace.machine.pipelines.pipeline import simulate_pipeline
 from enplace.machine.pipelines.stages import passes_of
@@ -80,7 +80,7 @@ def cut_in_v(problem: Problem, rule: LoadRule, *, seed: int, stopped: Stopped) -
         for again in ((), tuple(gpus)) if rule.recompute else ((),):
             if _fits(problem, device, rule, again):
                 load_us = float(pass_loads_us(problem, device, rule, (), again).sum(axis=1).max())
-                return Partition(device, load_us, shared_work_us(problem), recompute=again)
+                return Partition(device, load_us, shared_work_us(problem, rule), recompute=again)
     return None
 
 
@@ -116,7 +116,8 @@ class _Row:
         self._at, self.n = inverse(order)[node], len(order)
         gpus = problem.cluster.gpus
         self._devices = np.array([*gpus, *gpus[:-1][::-1]])
-        work_us = np.bincount(self._at, problem.time_us[:, gpus].max(axis=1), self.n)
+        each_us = work_per_sample_us(problem, rule.microbatches)[:, gpus].max(axis=1)
+        work_us = np.bincount(self._at, each_us, self.n)
         self._until_us = np.concatenate([[0.0], np.cumsum(work_us)]).tolist()
         self._sent_us = self._find_sent_us().tolist()
 

@@ -325,5 +325,5 @@ def _way_us(task: Task, way: int, found: Partition | None = None) -> float:
         ahead_us = task.costs.forward_us[on_gpu].sum(axis=1)
         back_us = task.costs.work_us[on_gpu, :, -1].sum(axis=1) - ahead_us
         return float((ahead_us if way == AHEAD else back_us).max(initial=0.0))
-    parts = shared_parts_us(task.problem, found.device, found.replicas, found.recompute)
+    parts = shared_parts_us(task.problem, found.device, task.rule, found.replicas, found.recompute)
     return float(parts[:, FORWARD if way == AHEAD else BACKWARD].sum())

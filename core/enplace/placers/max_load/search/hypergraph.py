@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.machine.op_passes import backward_ops
+from enplace.machine.op_passes import backward_ops, work_per_sample_us
 from enplace.machine.pipelines.memory import forward_bytes
 from enplace.placers.max_load.table.hyperedges import Hyperedges, build_hyperedges, prices_us
 from enplace.values.load_rule import USUAL, LoadRule
@@ -70,7 +70,8 @@ def build_hypergraph(
     unit_us = np.zeros((*problem.unit_allowed.shape, rule.n_passes))
     passes = np.minimum(backward_ops(problem), rule.n_passes - 1)
     every = np.arange(cluster.n_devices)
-    np.add.at(unit_us, (problem.unit[:, None], every, passes[:, None]), problem.time_us)
+    work_us = work_per_sample_us(problem, rule.microbatches)
+    np.add.at(unit_us, (problem.unit[:, None], every, passes[:, None]), work_us)
     unit_us[~problem.unit_allowed] = np.inf
     unit_bytes = _bytes_of_units(problem, op_bytes, np.ones_like(every))
     cost_us, price = prices_us(problem)

@@ -265,7 +265,7 @@ def _without_free_nodes(
     fits_anywhere = op_bytes.sum() <= min(problem.cluster.capacity_bytes)
     memory_bytes = np.zeros_like(op_bytes) if fits_anywhere else op_bytes
     reduced_us = slowest_sync_us(problem, rule.two_level) * rule.replicate
-    each_us = times_us(problem, kinds)
+    each_us = times_us(problem, kinds, rule)
     runs = np.isfinite(each_us)
     work_us = np.where(np.isfinite(problem.time_us), problem.time_us, 0.0).max(axis=1)
     while True:
@@ -296,7 +296,7 @@ def _nodes(
     n = int(label.max()) + 1
     memory = np.zeros(n, dtype=np.int64)
     np.add.at(memory, label, op_bytes)
-    each_us, backward = times_us(problem, kinds).T, backward_ops(problem)
+    each_us, backward = times_us(problem, kinds, rule).T, backward_ops(problem)
     passes = np.minimum(backward, rule.n_passes - 1)
     work_us = np.zeros((len(each_us), n, rule.n_passes))
     every = np.arange(len(each_us))[:, None]

@@ -418,7 +418,7 @@ def best_in_orders(
     """
     least_us = float(task.floor_us.sum())
     if find_unlike(task.problem, task.rule) == UNLIKE_DEVICES:
-        least_us = shared_work_us(task.problem)
+        least_us = shared_work_us(task.problem, task.rule)
     best = Partition(np.zeros(task.problem.profile.n_ops, dtype=np.int64), np.inf, least_us)
     if below is not None:
         best = replace(below, bound_us=least_us, optimal=False, n_ideals=0, note="")

@@ -13,6 +13,7 @@ from itertools import combinations
 import numpy as np
 
 from enplace.machine.host_links import machine_of, sample_us
+from enplace.machine.op_passes import work_per_sample_us
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -117,12 +118,12 @@ def _find_alike(problem: Problem) -> Kinds:
     return Kinds((*on_gpu[::-1], *on_cpu), is_gpu)
 
 
-def times_us(problem: Problem, kinds: Kinds) -> FloatArray:
+def times_us(problem: Problem, kinds: Kinds, rule: LoadRule) -> FloatArray:
     """Find the time of each op on each kind of device; (n_ops, n_kinds), inf where it may not run.
 
-    Of devices that differ, it is the slowest that counts.
+    It is that for one sample. Of devices that differ, it is the slowest that counts.
     """
-    us = problem.time_us
+    us = work_per_sample_us(problem, rule.microbatches)
     if kinds.constrained:
         us = np.where(problem.unit_allowed[problem.unit], us, np.inf)
     nowhere = np.full(len(us), np.inf)

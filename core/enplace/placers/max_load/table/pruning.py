@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from enplace.machine.op_passes import work_per_sample_us
 from enplace.placers.max_load.table.dp_table import NodeCosts, count_cells, sum_below
 from enplace.placers.max_load.table.ideals import Lattice
+from enplace.values.load_rule import LoadRule
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -131,6 +133,7 @@ def _least_share_us(costs: NodeCosts, work_us: FloatArray) -> float:
     return max(equal_us, float(on_gpu_us[-1] / n_gpus))
 
 
-def shared_work_us(problem: Problem) -> float:
+def shared_work_us(problem: Problem, rule: LoadRule) -> float:
     """Bound the largest load from below: all devices equally busy, each op on its fastest one."""
-    return float(np.nanmin(problem.time_us, axis=1).sum() / problem.cluster.n_devices)
+    work_us = work_per_sample_us(problem, rule.microbatches)
+    return float(np.nanmin(work_us, axis=1).sum() / problem.cluster.n_devices)

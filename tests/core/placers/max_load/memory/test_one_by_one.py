@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from enplace.machine import simulate
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import fill_pipeline
-from enplace.placers import place
+from enplace.placers import PlaceOptions, place
 from enplace.placers.max_load.memory.in_flight import find_fullest, find_pace_us
 from enplace.placing.candidates import unordered
 from enplace.values.load_rule import LoadRule
@@ -46,7 +46,8 @@ def training_of(layers, capacity):
 def test_one_sample_in_flight_is_as_fast_as_a_step():
     """GPU 1 updates for 30 µs, and GPU 0 does not wait for it before its own backward op."""
     problem = training_of([(1, 2, 10, 4), (1, 2, 30, 4)], capacity=15)
-    plan = place(problem, "max-load-dp").plan
+    options = PlaceOptions(values={"microbatches": 1})
+    plan = place(problem, "max-load-dp", options=options).plan
     step_us = simulate(problem, plan).makespan_us
     pipeline = fill_pipeline(problem, plan)
     assert plan.value_us == pytest.approx(step_us)
