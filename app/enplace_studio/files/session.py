@@ -15,7 +15,7 @@ from PySide6.QtCore import QSettings
 from enplace.errors import EnplaceError, FileError, PlanError
 from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
-from enplace.names.groups import group_ops
+from enplace.names.groups import open_groups
 from enplace.readers import Project, read_profile, read_project, readers
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.clusters import cluster_from, presets
@@ -152,7 +152,11 @@ def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
     current = entries[at] if isinstance(at, int) and 0 <= at < len(entries) else None
     current = None if current is None or current.cluster is not None else current
     graphs: dict[tuple[Split, ...], Problem] = {(): model} if project.splits else {}
-    grouping = group_ops(problem.profile)
+    named = shell.get("open_groups")
+    names = (
+        tuple(each for each in named if isinstance(each, str)) if isinstance(named, list) else ()
+    )
+    grouping = open_groups(problem.profile, names)
     off, locks = _constraints_from(shell.get("off")), _constraints_from(shell.get("locks"))
     locks = tuple(each for each in locks if each.kind == "lock")  # older ones are pins alone
     opened = OpenProject(
@@ -290,6 +294,7 @@ def to_project(
         **({"file": str(file)} if file else {}),
         **({"seen": seen} if file and seen else {}),
         **({"notes": notes_to_json(opened.notes)} if opened.notes else {}),
+        **({"open_groups": [*opened.grouping.opened]} if opened.grouping.opened else {}),
         **_constraints_to("off", opened.off),
         **_constraints_to("locks", opened.locks),
     }

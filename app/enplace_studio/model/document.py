@@ -17,6 +17,7 @@ from PySide6.QtCore import QObject, Signal
 from enplace.errors import EnplaceError
 from enplace.frameworks.measured import MeasuredRun
 from enplace.machine.pipelines.pipeline import PipelineSchedule
+from enplace.names.groups import turn_groups
 from enplace.placing.next_moves import NextMove
 from enplace.text import count, one_line
 from enplace.values.cluster import Cluster
@@ -77,6 +78,8 @@ class Document(QObject):
     """The timeline shows another pipeline, or one step again."""
     span_changed = Signal()
     """Another part of the step is selected, or none."""
+    grouping_changed = Signal()
+    """Groups of the open graph are shown as the scopes in them, or as one again."""
     notes_changed = Signal()
     """There are other notes on ops."""
     gap_changed = Signal()
@@ -275,6 +278,25 @@ class Document(QObject):
             return False
         self.select(found)
         return True
+
+    def turn_groups(self, ops: Collection[int]) -> None:
+        """Show the groups of some ops as the scopes in them, or close the one that they are.
+
+        This is no step of undo.
+        """
+        project = self.project
+        if project is None or not len(ops):
+            return
+        shown = turn_groups(project.problem.profile, project.grouping, ops)
+        if shown == tuple(project.grouping.opened):
+            self.failed.emit("there are no scopes in this group; Enter shows its ops")
+            return
+        self.show_groups(shown)
+        self.select(edits.with_groups(project, shown).whole_groups(project.whole_groups(ops)))
+
+    def show_groups(self, opened: tuple[str, ...]) -> None:
+        """Show these groups as the scopes in them, and no others; no step of undo."""
+        self.undo_stack.renew_all(lambda state: edits.with_groups(state, opened))
 
     def show_pipeline(self, pipeline: PipelineSchedule | None) -> None:
         """Let all views show many samples of the current plan, or one step (None)."""
@@ -699,6 +721,8 @@ class Document(QObject):
             # The ops differ: selection and other state per op refers to the old graph.
             self.selection = self.hovered = frozenset()
             self.opened.emit()
+        elif new.grouping is not old.grouping:
+            self.grouping_changed.emit()
         if (
             old is None
             or new.problem is not old.problem

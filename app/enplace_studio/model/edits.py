@@ -11,7 +11,7 @@ import numpy as np
 
 from enplace.errors import EnplaceError, PlanError
 from enplace.machine.check_claims import check_claims
-from enplace.names.groups import group_ops
+from enplace.names.groups import open_groups
 from enplace.names.whole import find_layers
 from enplace.placing.next_moves import NextMove
 from enplace.placing.obey import obey
@@ -595,8 +595,13 @@ def choosing(project: OpenProject, entry: PlanEntry) -> OpenProject:
     graphs = {**project.graphs, shown.splits: shown}
     problem = graphs.pop(splits, entry.schedule.problem)
     # Selection and other state per op refers to the old graph.
-    grouping = group_ops(problem.profile)
-    return replace(project, current=entry, problem=problem, graphs=graphs, grouping=grouping)
+    project = replace(project, current=entry, problem=problem, graphs=graphs)
+    return with_groups(project, tuple(project.grouping.opened))
+
+
+def with_groups(project: OpenProject, opened: tuple[str, ...]) -> OpenProject:
+    """Show some groups as the scopes in them."""
+    return replace(project, grouping=open_groups(project.problem.profile, opened))
 
 
 def moved_schedule(problem: Problem, plan: Plan, ops: Collection[int], device: int) -> Schedule:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from enplace.errors import PlanError
 from enplace.frameworks.measured import MeasuredRun
-from enplace.names.groups import Grouping, group_ops, name_ops
+from enplace.names.groups import Grouping, name_ops, open_groups
 from enplace.values.cluster import Cluster
 from enplace.values.constraints import Constraints, Pin, Row
 from enplace.values.device_names import device_label
@@ -292,4 +292,4 @@ def start_project(profile: Profile, cluster: Cluster) -> OpenProject:
         If the profile cannot run on the cluster.
     """
     pins = Constraints.of({Pin.key: scope_pins(profile, cluster)})
-    return OpenProject(Problem(profile, cluster, pins), cluster, group_ops(profile))
+    return OpenProject(Problem(profile, cluster, pins), cluster, open_groups(profile))

@@ -60,6 +60,7 @@ class Header(QWidget):
         for signal in (
             document.opened,
             document.problem_changed,
+            document.grouping_changed,
             solver.changed,
             chosen.changed,
         ):

@@ -30,6 +30,7 @@ def op_menu(
     menu = new_menu(parent)
     if open_card is not None:
         add_action(menu, "Open\tEnter", open_card)
+        add_action(menu, "Open or close in place\tX", lambda: document.turn_groups(ops))
     if project.current is not None:
         add_action(menu, "Why here?", lambda: document.ask_why(ops))
     _add_select(menu, document, project, ops)

@@ -78,6 +78,17 @@ def cut_tree(root: Scope, index: OpIndex, target: int) -> list[Part]:
     return best
 
 
+def open_scope(scope: Scope) -> list[Part]:
+    """Make a part of each scope directly in another one, and one of the ops directly in it."""
+    whole = title(scope.path) or "all ops"
+
+    def part(label: str, scopes: Sequence[Scope], ops: Sequence[int] = ()) -> Part:
+        return Part(whole, label, title_within(scope.path, label), scopes, ops)
+
+    inner = [part(words(child.name), [child]) for child in scope.children.values()]
+    return [*inner, part("rest", (), scope.ops)] if scope.ops else inner
+
+
 class _Ranges:
     """Ranges of numbered scopes with the same stem, equal wherever they are in the tree.
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from itertools import chain
 
 import numpy as np
 
-from enplace.names.cut_scopes import TIMELESS_US, Part, cut_tree
+from enplace.names.cut_scopes import TIMELESS_US, Part, cut_tree, open_scope
 from enplace.names.paths import OpIndex, index_ops
 from enplace.names.scope_tree import build_tree
 from enplace.names.titles import Path, leaf, title
@@ -51,12 +51,16 @@ class Grouping:
         The part of the name that the group shares with its neighbours: ``"lstm 0"``.
     labels : tuple of str
         The part that distinguishes it from them: ``"t 24–27"``.
+    opened : mapping of str to str
+        The groups that are shown as the scopes in them, outer ones first, and the row that each
+        had itself. Their names are the rows of their parts.
     """
 
     group: IntArray
     names: tuple[str, ...]
     rows: tuple[str, ...]
     labels: tuple[str, ...]
+    opened: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def n_groups(self) -> int:
@@ -80,10 +84,82 @@ class Grouping:
         """Return the ops of a group, lowest first."""
         return self._sorted_ops[self._ptr[group] : self._ptr[group + 1]]
 
+    def parts_of(self, name: str) -> frozenset[int]:
+        """Return the groups that an open group is shown as, at whatever depth."""
+        inside = {name}
+        inside |= {each for each, row in self.opened.items() if row in inside}
+        return frozenset(group for group, row in enumerate(self.rows) if row in inside)
+
+    def shown_as(self, groups: Iterable[int]) -> list[str]:
+        """Return the open group that is shown as these groups; in a list that may be empty."""
+        some = frozenset(groups)
+        return [name for name in self.opened if self.parts_of(name) == some][:1]
+
 
 def group_ops(profile: Profile, target: int = TARGET) -> Grouping:
     """Gather all ops into at most about ``target`` named groups."""
     return subgroups(profile, np.arange(profile.n_ops), target)
+
+
+@lru_cache(maxsize=4)
+def open_groups(profile: Profile, opened: tuple[str, ...] = ()) -> Grouping:
+    """Gather all ops into groups, and show some of these as the scopes in them.
+
+    Parameters
+    ----------
+    opened : tuple of str
+        Names of groups, and of groups that appear when these are open; others are left out.
+    """
+    grouping = group_ops(profile)
+    while shown := [name for name in opened if name in grouping.names]:
+        grouping = _open(profile, grouping, shown[0])
+        opened = tuple(name for name in opened if name != shown[0])
+    return grouping
+
+
+def _open(profile: Profile, grouping: Grouping, name: str) -> Grouping:
+    at = grouping.names.index(name)
+    inner = inner_scopes(profile, grouping.ops(at))
+    if inner is None:
+        return grouping
+    parts = [
+        Part(name if made is inner else made.rows[number], made.labels[number], each, (), ops)
+        for made in (grouping, inner)
+        for number, each in enumerate(made.names)
+        if (made, number) != (grouping, at)
+        for ops in [made.ops(number).tolist()]
+    ]
+    opened = {**grouping.opened, name: grouping.rows[at]}
+    return replace(_number_parts(index_ops(profile), parts), opened=opened)
+
+
+def inner_scopes(profile: Profile, ops: IntArray) -> Grouping | None:
+    """Gather some ops by the scopes directly in the one that they share; None if there are none."""
+    index = index_ops(profile)
+    root = build_tree(index, ops)
+    if len(root.children) + bool(root.ops) < 2:
+        return None
+    few = len(root.children) <= TARGET
+    return _number_parts(index, open_scope(root) if few else cut_tree(root, index, TARGET))
+
+
+def turn_groups(profile: Profile, grouping: Grouping, ops: Collection[int]) -> tuple[str, ...]:
+    """Open the groups of some ops; close the one that they are, or are the last parts of.
+
+    Returns
+    -------
+    tuple of str
+        The groups to be open, for :func:`open_groups`; as before if the ops' groups have no parts.
+    """
+    opened = tuple(grouping.opened)
+    groups = frozenset(grouping.group[list(ops)].tolist()) - {NO_GROUP}
+    shut = grouping.shown_as(groups)
+    if not shut:
+        parted = [g for g in groups if inner_scopes(profile, grouping.ops(g)) is not None]
+        if parted:
+            return (*opened, *(grouping.names[group] for group in sorted(parted)))
+        shut = [name for name in opened if name in {grouping.rows[group] for group in groups}]
+    return tuple(name for name in opened if name not in shut)
 
 
 def subgroups(profile: Profile, ops: Collection[int] | IntArray, target: int = TARGET) -> Grouping:
@@ -112,7 +188,8 @@ def name_ops(profile: Profile, ops: Collection[int], grouping: Grouping) -> str:
     n_outside, sizes = int(sizes[0]), sizes[1:]
     groups = np.flatnonzero(sizes)
     if not n_outside and (sizes[groups] == grouping.sizes[groups]).all():
-        return grouping.names[groups[0]] if len(groups) == 1 else count(len(groups), "group")
+        known = [grouping.names[groups[0]]] if len(groups) == 1 else grouping.shown_as(groups)
+        return next(iter(known), count(len(groups), "group"))
     within = f" of {grouping.names[groups[0]]}" if len(groups) == 1 and not n_outside else ""
     what = leaf(profile.op_names[chosen[0]]) if len(chosen) == 1 else count(len(chosen), "op")
     return what + within

@@ -239,10 +239,12 @@ def _columns(grouping: Grouping, rows: Sequence[list[int]]) -> dict[int, tuple[i
     """Find the group in each column of a row, keyed by its first group; labels define columns."""
     found: dict[int, tuple[int | None, ...]] = {}
     for alike in _alike(grouping, rows):
-        labels = {grouping.labels[group] for groups in alike for group in groups}
+        labels = dict.fromkeys(grouping.labels[group] for groups in alike for group in groups)
         stems = [_label_key(label)[0] for label in labels]
         common = max(stems, key=lambda stem: (stems.count(stem), stem))
-        ordered = sorted(labels, key=lambda lb: (_label_key(lb)[0] == common, _label_key(lb)))
+        ordered = list(labels)  # as they run, which says most of unlike scopes
+        if len(set(stems)) == 1 or grouping.rows[alike[0][0]] not in grouping.opened:
+            ordered.sort(key=lambda lb: (_label_key(lb)[0] == common, _label_key(lb)))
         for groups in alike:
             by_label = {grouping.labels[group]: group for group in groups}
             found[groups[0]] = tuple(by_label.get(label) for label in ordered)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import QCoreApplication
 
-from documents import add_plan, chain_document, let_go
+from documents import add_plan, chain_document, document_of, let_go
 from enplace.errors import EnplaceError, FileError
 from enplace.files.writing import write_atomically
 from enplace.readers import readers
@@ -56,6 +56,27 @@ def test_a_project_opens_as_it_was_saved(tmp_path):
     assert again.schedule.makespan_us == document.schedule.makespan_us
     assert again.project.baseline.makespan_us == document.project.baseline.makespan_us
     assert again.view == {"graph": {"open": ["lstm 0"]}}
+
+
+def test_open_groups_are_saved_and_are_no_step_of_undo(tmp_path, qtbot):
+    names = [f"layer{i}/{part}/op{n}" for i in range(40) for part in "ab" for n in range(5)]
+    profile = profile_of(dict.fromkeys(names, 10.0))
+    document = document_of(profile, cluster_of(2), dict.fromkeys(names, 0))
+    layer = document.project.whole_groups([0])
+    assert document.project.describe(layer) == "layer 0"
+    document.place(layer, 1)
+    with qtbot.waitSignal(document.grouping_changed):
+        document.turn_groups([0])
+    assert {"layer 0 / a", "layer 0 / b"} <= set(document.project.grouping.names)
+    assert document.selection == layer
+    assert document.project.describe(layer) == "layer 0"
+    document.undo_stack.undo()
+    assert "layer 0 / a" in document.project.grouping.names
+    again = opened_again(document, tmp_path / "p.enplace")
+    assert again.project.grouping.names == document.project.grouping.names
+    document.turn_groups(layer)
+    assert document.project.grouping.names == start_project(profile, cluster_of(2)).grouping.names
+    assert not document.modified  # it is how one looks at the model
 
 
 def test_a_saved_document_is_unmodified_until_an_undo(tmp_path):

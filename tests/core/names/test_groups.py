@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enplace.names.groups import group_ops, name_ops, subgroups, visible_ops
+from enplace.names.groups import (
+    group_ops,
+    name_ops,
+    open_groups,
+    subgroups,
+    turn_groups,
+    visible_ops,
+)
 from enplace.names.paths import index_ops
 from enplace.values.limits import MOST_DEPTH
 from problems import profile_of, profiles
@@ -150,6 +157,32 @@ def test_a_group_can_be_opened_down_to_its_ops():
     assert ((inside.group >= 0) == (grouping.group == 0)).all()
     ops = subgroups(profile, inside.ops(0), target=8)
     assert sorted(ops.labels) == [f"op_{i}" for i in range(8)]
+
+
+def turned(profile, grouping, ops):
+    return open_groups(profile, turn_groups(profile, grouping, ops))
+
+
+def test_groups_open_and_close_scope_by_scope():
+    parts = [f"net/layer_{i}/{part}" for i in range(99) for part in "ab"]
+    names = [f"{part}/{op}" for part in parts for op in "xy"]
+    profile = profile_of({**dict.fromkeys(names, 10.0), "net/layer_98/norm": 1.0})
+    whole = group_ops(profile)
+    last = whole.ops(whole.group[profile.index["net/layer_98/norm"]])
+    layers = turned(profile, whole, last)
+    (name,) = layers.opened
+    assert name == whole.names[whole.group[last[0]]]
+    assert {"net / layer 97", "net / layer 98"} <= set(layers.names)
+    assert name_ops(profile, last.tolist(), layers) == name
+    layer = layers.ops(layers.names.index("net / layer 98"))
+    inner = turned(profile, layers, layer)
+    assert [*inner.opened] == [name, "net / layer 98"]
+    assert {"net / layer 98 / a", "net / layer 98 / rest"} <= set(inner.names)
+    assert inner.sizes.sum() == profile.n_ops
+    assert turned(profile, inner, last).names == whole.names
+    norm = [profile.index["net/layer_98/norm"]]
+    assert turned(profile, inner, norm).names == layers.names  # it has no parts: its layer closes
+    assert turned(profile, layers, last).names == whole.names
 
 
 def test_groups_have_similar_sizes():

@@ -71,6 +71,7 @@ class ConstraintsView(Panel):
             self.rebuild,
             document.opened,
             document.problem_changed,
+            document.grouping_changed,
             document.current_changed,
             theme.changed,
         )

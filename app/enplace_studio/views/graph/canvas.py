@@ -136,6 +136,11 @@ class Canvas(TipWidget):
                 self._look()
             self.update()
 
+    def reveal_selection(self) -> None:
+        """Scroll to the first of the selected cards."""
+        if chosen := self._chosen():
+            self.reveal(chosen[0])
+
     def centre_on(self, point: QPointF) -> None:
         self.camera.centre_on(point, QSizeF(self.size()))
         self._look()
@@ -217,8 +222,8 @@ class Canvas(TipWidget):
         """Open a group, or go where a port leads and show the neighbour there."""
         is_port = self.scene is not None and node >= self.scene.n
         self.model.open(node)
-        if is_port and (chosen := self._chosen()):
-            self.reveal(chosen[0])
+        if is_port:
+            self.reveal_selection()
 
     def _neighbour(self, direction: QPointF) -> int | None:
         """Find the card to go to in a direction; without a current one, a selected or the first."""

@@ -26,6 +26,7 @@ from enplace_studio.views.graph.search import SearchBar
 from enplace_studio.widgets.labels import ElidedLabel, label
 from enplace_studio.widgets.layouts import clear, hbox
 from enplace_studio.widgets.menu import add_action, new_menu
+from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.op_menu import op_menu
 from enplace_studio.widgets.panel import SAVE_PICTURE, Panel
 from enplace_studio.widgets.pictures import Drawing
@@ -74,6 +75,7 @@ class GraphView(Panel):
         model.level_changed.connect(self._show_level)
         model.changed.connect(self._show_found)
         call_later(self, self._show_scene, model.changed)
+        call_later(self, canvas.reveal_selection, self.document.grouping_changed)
         theme.changed.connect(self._dress)
         canvas.looked.connect(self._place_overlays)
         # Queued: several resizes in one go arrange the cards once, still before the next paint.
@@ -144,14 +146,19 @@ class GraphView(Panel):
         """Show the path from the whole model to the open level."""
         clear(self._crumbs_layout)
         levels = self.model.levels
-        self.crumbs.setVisible(len(levels) > 1)
+        opened = levels[0].grouping.opened if len(levels) == 1 else ()
+        self.crumbs.setVisible(len(levels) > 1 or bool(opened))
+        if opened:
+            self._add_crumb(f"Open: {', '.join(opened)}", "dim")
+            close = partial(self.document.show_groups, ())
+            self._crumbs_layout.addWidget(button("Close all", close, kind="link"))
         above = ""
         for depth, level in enumerate(levels[:-1]):
-            button = QToolButton()
-            button.setText(unshared_title(level.title, above))
-            button.setAutoRaise(True)
-            button.clicked.connect(lambda _=False, d=depth: self.model.go_to(d))
-            self._crumbs_layout.addWidget(button)
+            crumb = QToolButton()
+            crumb.setText(unshared_title(level.title, above))
+            crumb.setAutoRaise(True)
+            crumb.clicked.connect(lambda _=False, d=depth: self.model.go_to(d))
+            self._crumbs_layout.addWidget(crumb)
             self._crumbs_layout.addWidget(label("›", "dim"))
             above = level.title
         if len(levels) > 1:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from enplace.names.group_facts import GroupEdges, group_edges
-from enplace.names.groups import Grouping, subgroups, visible_ops
+from enplace.names.groups import Grouping, inner_scopes, subgroups, visible_ops
 from enplace.names.ports import Ports, find_ports
 from enplace.pictures.graph_layout import is_chain, is_regular
 from enplace.text import count, size
@@ -17,6 +17,8 @@ from enplace.values.profile import IntArray, Profile
 
 MOST_OPS = 400
 """A group with more ops opens into groups: to lay out this many takes half a second."""
+EASY_OPS = 48
+"""A group that shows more ops opens into the scopes in it, if there are any."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,17 +98,22 @@ def inner_level(profile: Profile, levels: Sequence[GraphLevel], group: int) -> G
     """Open a group of the last level into its ops, or into smaller groups if it has many."""
     last = levels[-1].grouping
     ops = last.ops(group)
-    of_ops = len(ops) <= MOST_OPS
-    inside = visible_ops(profile, ops) if of_ops else subgroups(profile, ops)
-    around = [level.grouping for level in levels]
-    return _make_level(last.names[group], profile, inside, around, of_ops)
+    around, title = [level.grouping for level in levels], last.names[group]
+    shown = visible_ops(profile, ops) if len(ops) <= MOST_OPS else None
+    if shown is None or shown.n_groups > EASY_OPS:
+        scopes = inner_scopes(profile, ops)
+        if scopes is not None:
+            return _make_level(title, profile, scopes, around, False)
+    if shown is None:
+        return _make_level(title, profile, subgroups(profile, ops), around, False)
+    return _make_level(title, profile, shown, around, True)
 
 
 def _make_level(
     title: str, profile: Profile, grouping: Grouping, around: Sequence[Grouping], of_ops: bool
 ) -> GraphLevel:
     edges = group_edges(profile, grouping)
-    in_lines = not of_ops and (is_regular(grouping) or is_chain(grouping, edges))
+    in_lines = not (of_ops or around) and (is_regular(grouping) or is_chain(grouping, edges))
     order = [profile.index[name] for name in grouping.names] if of_ops else []
     ports = find_ports(profile, title, grouping, [] if in_lines else around)
     return GraphLevel(

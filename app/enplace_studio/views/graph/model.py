@@ -68,7 +68,7 @@ class GraphModel(QObject):
         self._staging = QTimer(self, interval=0, singleShot=True)
         self._staging.timeout.connect(self._find_stages)
         document.opened.connect(self._clear)
-        call_later(self, self.reset, document.opened)
+        call_later(self, self.reset, document.opened, document.grouping_changed)
         document.current_changed.connect(self._background.forget)
         for signal in (document.problem_changed, document.current_changed):
             signal.connect(lambda: self.find(self._query) if self._query else None)

@@ -122,6 +122,7 @@ class InspectorView(ScrollPanel):
             document.opened,
             document.problem_changed,
             document.current_changed,
+            document.grouping_changed,
             document.notes_changed,
             document.selection_changed,
             document.gap_changed,

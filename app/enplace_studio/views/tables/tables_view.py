@@ -105,7 +105,12 @@ class TablesView(Panel):
         self.body.addWidget(self._empty)
         self.body.addWidget(self.table, 1)
         self._later = call_later(
-            self, self.rebuild, document.opened, document.current_changed, document.span_changed
+            self,
+            self.rebuild,
+            document.opened,
+            document.current_changed,
+            document.grouping_changed,
+            document.span_changed,
         )
         document.opened.connect(self._forget)
         document.selection_changed.connect(self._follow_selection)

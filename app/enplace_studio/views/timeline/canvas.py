@@ -82,7 +82,7 @@ class TimelineCanvas(TimeCanvas):
         self._path_timer = QTimer(self, singleShot=True, interval=_PATH_DELAY_MS)
         self._path_timer.timeout.connect(self._trace_path)
         document.opened.connect(self._open)
-        call_later(self, self._show_schedule, document.current_changed)
+        call_later(self, self._show_schedule, document.current_changed, document.grouping_changed)
         document.selection_changed.connect(self._show_selection)
         document.gap_changed.connect(self._show_gap)
         document.marks_changed.connect(self._show_marks)

@@ -288,3 +288,20 @@ def test_ops_open_at_a_size_one_can_read(opener, qtbot):
     assert view.canvas.camera.scale >= READABLE_OPS
     first = min(view.model.scene.rects, key=lambda rect: rect.top())
     assert view.canvas.visible().contains(first)
+
+
+def test_a_group_with_many_ops_opens_into_its_scopes_in_place_or_alone(open_layer):
+    names = [f"layer{i}/{part}/op{n}" for i in range(40) for part in "ab" for n in range(30)]
+    edges = [(one, other, KIB) for one, other in pairwise(names)]
+    profile = profile_of(dict.fromkeys(names, 100.0), edges)
+    view = open_layer(document_of(profile, cluster_of(2), dict.fromkeys(names, 0)))
+    assert view.model.level.grouping.labels == ("a", "b")
+    view.model.open(node_called(view, "layer 1 / b"))
+    assert view.model.level.of_ops
+    assert len(view.model.levels) == 3
+    view.model.go_to(0)
+    view.canvas.select([node_called(view, "layer 1")])
+    view.document.turn_groups(view.document.selection)
+    view.model.reset()
+    assert {"layer 0", "layer 1 / a", "layer 1 / b"} <= set(view.model.level.grouping.names)
+    assert len(view.model.marks(None).selected) == 2
