@@ -461,8 +461,9 @@ def choose_method(method: str | None, objective: str, values: dict[str, Value]) 
         If there is no such method, or it serves another objective.
     """
     from enplace.placers.enplace.with_recompute import METHOD as RECOMPUTING
+    from enplace.placers.enplace.with_recompute import OFFLOADING
     from enplace.placers.expert import FAMILY, RULES
-    from enplace.placing.options import RECOMPUTE
+    from enplace.placing.options import OFFLOAD, RECOMPUTE
     from enplace.values.problem import STEP_TIME
 
     if method is None:
@@ -470,6 +471,9 @@ def choose_method(method: str | None, objective: str, values: dict[str, Value]) 
         if objective == STEP_TIME and RECOMPUTE.parse(values.get(RECOMPUTE.name, False)):
             del values[RECOMPUTE.name]  # for a step it is a method, not an option of one
             method = RECOMPUTING
+        elif objective == STEP_TIME and OFFLOAD.parse(values.get(OFFLOAD.name, False)):
+            del values[OFFLOAD.name]
+            method = OFFLOADING
     return method_names([method], objective)[0]
 
 

@@ -126,8 +126,9 @@ def numbers(result: Result, expert: Schedule | None, whole: Sequence[str] = ()) 
         "feasible": schedule.fits,
         "fit": schedule.fit_verdict or None,
         "nothing_fits": plan.nothing_fits,
-        "split_ops": sum(not split.is_again for split in plan.splits),
+        "split_ops": sum(split.is_cut for split in plan.splits),
         "recomputed_ops": sum(split.is_again for split in plan.splits),
+        "offloaded_ops": sum(split.is_offload for split in plan.splits),
         "devices": [
             {
                 "name": device.name,
@@ -304,9 +305,11 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
 
     ``whole`` has the regexes by which layers were kept whole.
     """
+    import numpy as np
+
     from enplace.machine.pipelines.pipeline import fill_pipeline
     from enplace.placing.prices import about_price, total_price_us
-    from enplace.values.splits import recomputed_ops
+    from enplace.values.splits import fetching_ops, recomputed_ops
 
     schedule, plan = result.schedule, result.plan
     problem = schedule.problem
@@ -324,12 +327,16 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     sent = float((schedule.transfer_finish_us - schedule.transfer_start_us).sum())
     sent_size = size(float(schedule.transfer_bytes.sum()))
     lines.append(["transfers", f"{len(schedule.transfer_tensor):,}", f"{sent_size} in {ms(sent)}"])
-    if cut := [split for split in plan.splits if not split.is_again]:
+    if cut := [split for split in plan.splits if split.is_cut]:
         parts = sum(split.parts for split in cut)
         lines.append(["split ops", f"{len(cut):,}", f"into {count(parts, 'part')}"])
     if again := recomputed_ops(schedule.problem.profile, plan.splits):
         spent = float((schedule.op_finish_us - schedule.op_start_us)[again].sum())
         lines.append(["recomputed ops", f"{len(again):,}", f"{ms(spent)} of work"])
+    if fetches := fetching_ops(schedule.problem.profile, plan.splits):
+        back = np.isin(schedule.problem.profile.tensor_op[schedule.transfer_tensor], fetches)
+        n_bytes = float(schedule.transfer_bytes[back].sum())
+        lines.append(["offloaded ops", f"{len(fetches):,}", f"{size(n_bytes)} on the host"])
     measured = problem.measured_profile.measured
     about = [measured.about_times, _about_gpus(problem), measured.about_passes]
     about.append(about_price(("the plan", total_price_us(schedule), schedule.makespan_us)))

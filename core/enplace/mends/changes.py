@@ -22,9 +22,10 @@ from enplace.machine.pipelines.memory import added_by_stages
 from enplace.option import Value
 from enplace.placers.batch_shares import samples_of, share_of_batch
 from enplace.placers.enplace.with_recompute import METHOD as RECOMPUTING
+from enplace.placers.enplace.with_recompute import OFFLOADING
 from enplace.placers.max_load.memory.mending import find_mends
 from enplace.placing.again import Kept
-from enplace.placing.options import RECOMPUTE, PlaceOptions
+from enplace.placing.options import OFFLOAD, RECOMPUTE, PlaceOptions
 from enplace.text import count, size
 from enplace.values.batch import measured_otherwise
 from enplace.values.cluster import MAX_DEVICES, Cluster, Device
@@ -96,6 +97,8 @@ def list_ladders(problem: Problem, cluster: Cluster, options: PlaceOptions) -> I
     """Yield the ladders of changes; the arguments are those of :func:`as_it_is`."""
     plain = as_it_is(problem, cluster, options)
     yield _recomputing(problem, plain, cluster)
+    if any(device.kind == "gpu" for device in cluster.devices):
+        yield _offloading(problem, plain, cluster)
     if options.objective == STEP_TIME:
         yield _accumulating(problem, plain, cluster)
     yield _smaller_batches(problem, plain, cluster)
@@ -118,6 +121,32 @@ def _recomputing(problem: Problem, plain: Change, cluster: Cluster) -> Iterator[
         title = "a pipeline of batches that recomputes activations"
     if len(cluster.gpus) > 1:
         yield replace(plain, key=key, title=title, objective=THROUGHPUT, values=values)
+
+
+def _offloading(problem: Problem, plain: Change, cluster: Cluster) -> Iterator[Change]:
+    """Yield a step that keeps on the host what backward ops read, and one that may recompute."""
+    if plain.objective != STEP_TIME or not backward_ops(problem).any():
+        return
+    if cluster.n_devices == MAX_DEVICES and not cluster.cpus:
+        return
+    about = "" if cluster.cpus else _LINKED
+    hosted = cluster if cluster.cpus else with_host(cluster)
+    kept = Kept(replace(problem, cluster=hosted), offload=True)
+    if not kept.can_send.any():
+        return
+    host = "the host" if cluster.cpus else f"a host with {size(HOST_BYTES)}"
+    title = f"keep activations on {host}"
+    make = partial(replace, problem, cluster=hosted)
+    sent = replace(plain, key="offload", title=title, make=make, about=about, method=OFFLOADING)
+    yield sent
+    if kept.can.any():
+        yield replace(
+            sent,
+            key="offload-recompute",
+            title=f"{title}, or recompute them",
+            method=RECOMPUTING,
+            values={**plain.values, OFFLOAD.name: True},
+        )
 
 
 def _parts(profile: Profile) -> tuple[int, Iterator[int]]:

@@ -1,13 +1,17 @@
-"""Which ops to compute again, and where their copies go in the plan of a graph without them.
+"""What not to keep for late readers, and where copies and fetches go in the plan of a graph.
 
 What a forward op makes for a backward op is kept from the one to the other. If the forward op is
 computed again, its copy makes it anew just before the first backward op that reads it. A set of ops
 decides everything: the copy of an op reads the copies of those ops that are in the set.
+
+Or it is sent to the host and fetched. The op that fetches it waits until the transfer back ends
+just in time, as the transfers that follow on the same link allow, but no longer than for the first
+backward op: a fetch during the forward pass would free nothing where memory is shortest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -23,14 +27,22 @@ from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
-from enplace.values.splits import RECOMPUTE, Split
-from enplace.values.splits.again import copy_name, may_run_again
+from enplace.values.splits import OFFLOAD, RECOMPUTE, Split
+from enplace.values.splits.again import may_run_again
+from enplace.values.splits.rules import copy_name
 
 PARTS = (8, 1, 4, 16, 2, 24, 3, 12, 6)
 """Numbers of parts of a model, each of which is computed again by itself, the best bets first."""
 
 SHARES = (1.0, 0.5, 0.75, 0.9, 0.25, 0.1)
 """Shares of what is kept that are computed again, the cheapest part of it for its bytes."""
+
+KEEP, AGAIN = -1, -2
+"""What may be done with what an op makes, besides sending it: see :meth:`Kept.ways`."""
+
+AHEAD = (1.0, 0.0)
+"""How long before its first reader a tensor is fetched, in times of its transfer: 0 delays the
+reader and takes the least memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +53,23 @@ class Kept:
     ----------
     problem : Problem
         Without ops that are computed again.
+    recompute, offload : bool
+        What may be done with what is not kept: compute it again, send it to the host.
     """
 
     problem: Problem
+    recompute: bool = True
+    offload: bool = False
+
+    @cached_property
+    def host(self) -> IntArray:
+        """The CPU with the fastest link to each device and back; -1 without GPUs or CPUs."""
+        cluster = self.problem.cluster
+        found: IntArray = np.full(cluster.n_devices, -1)
+        if cluster.cpus:
+            us = cluster.b0_us + cluster.b1_us_per_byte * 1e6
+            found = np.array(cluster.cpus)[(us + us.T)[:, cluster.cpus].argmin(axis=1)]
+        return found
 
     @cached_property
     def backward(self) -> BoolArray:
@@ -85,7 +111,7 @@ class Kept:
     def can(self) -> BoolArray:
         """Which ops may be computed again; what variables hold stays there anyway."""
         problem = self.problem
-        found = ~self.backward
+        found = ~self.backward & self.recompute
         found[problem.profile.tensor_op[given_by_variables(problem.profile)]] = False
         found[[op for pair in problem.before for op in pair]] = False
         for op in np.flatnonzero(found).tolist():
@@ -93,14 +119,32 @@ class Kept:
         return found
 
     @cached_property
+    def can_send(self) -> BoolArray:
+        """Which forward ops make what a late reader may fetch from the host."""
+        profile = self.problem.profile
+        found: BoolArray = self.offload & ~self.backward & (self.late_bytes > 0)
+        found &= self.host.max(initial=-1) >= 0
+        found[profile.tensor_op[given_by_variables(profile)]] = False
+        return found
+
+    @cached_property
+    def late_bytes(self) -> IntArray:
+        """The bytes of each op that backward ops read."""
+        return self._bytes_for_late(self.problem.profile.copy_bytes)
+
+    @cached_property
     def kept_bytes(self) -> IntArray:
         """The bytes of each op that are kept for backward ops, views of others excepted."""
+        return self._bytes_for_late(self.problem.profile.held_bytes)
+
+    def _bytes_for_late(self, n_bytes: IntArray) -> IntArray:
+        """Sum some bytes of the tensors of each forward op that backward ops read."""
         profile = self.problem.profile
         is_kept = np.zeros(profile.n_tensors, dtype=bool)
         is_kept[profile.edge_tensor[self.reads_late[profile.edge_op]]] = True
         is_kept &= ~self.backward[profile.tensor_op]
         found = np.zeros(profile.n_ops, dtype=np.int64)
-        np.add.at(found, profile.tensor_op[is_kept], profile.held_bytes[is_kept])
+        np.add.at(found, profile.tensor_op[is_kept], n_bytes[is_kept])
         return found
 
     @cached_property
@@ -154,16 +198,68 @@ class Kept:
             if all(part[r] == part[op] for r in self.readers[op] if not self.backward[r])
         )
 
-    def copied(self, base: Schedule, ops: Collection[int]) -> Plan:
-        """Return a schedule's plan with ops computed again, each copy just before it is needed."""
+    def sets_to_send(self, base: Schedule) -> Iterator[frozenset[int]]:
+        """Yield sets of ops to keep on the host: those whose readers are latest in a schedule."""
+        ops = self.by_wait(base, np.flatnonzero(self.can_send).tolist())
+        total = np.cumsum(self.late_bytes[ops])
+        for share in SHARES if ops else ():
+            yield frozenset(ops[: int(np.searchsorted(total, share * total[-1])) + 1])
+
+    def by_wait(self, base: Schedule, ops: Iterable[int]) -> list[int]:
+        """Sort ops that late readers read by how long what they make waits, the longest first."""
+        return sorted(ops, key=lambda op: -self._gap_us(base, op))
+
+    def _gap_us(self, base: Schedule, op: int) -> float:
+        """Return how long a schedule holds what an op makes between early and late readers."""
+        readers, late = self.readers[op], self.late(op)
+        early = [base.op_finish_us[each] for each in (op, *readers) if not self.backward[each]]
+        return float(min(base.op_start_us[each] for each in late) - max(early))
+
+    def views_of(self, ops: Iterable[int]) -> frozenset[int]:
+        """Return the views of what some ops make, to be made again of what is fetched."""
+        given = set(ops)
+        return frozenset(self._completed(given, closed=False) - given)
+
+    def ways(self, base: Schedule) -> dict[int, list[int]]:
+        """List what may be done with what each op makes: keep it, compute it again, fetch it.
+
+        Fetching is the op after which that begins: any op between the op and its last reader.
+        """
+        rank = position_by(self.problem, base.op_start_us)
+        found = {}
+        for op in np.flatnonzero(self.can | self.can_send).tolist():
+            if self.readers[op]:
+                found[op] = [KEEP] + [AGAIN] * bool(self.can[op])
+                last = max(rank[self.readers[op]])
+                between = np.flatnonzero((rank >= rank[op]) & (rank < last))
+                found[op] += between.tolist() if self.can_send[op] else []
+        return found
+
+    def copied(
+        self,
+        base: Schedule,
+        ops: Collection[int],
+        sent: Collection[int] | Mapping[int, int] = (),
+        ahead: float = AHEAD[0],
+    ) -> Plan:
+        """Return a schedule's plan with ops computed again, each copy just before it is needed.
+
+        Parameters
+        ----------
+        sent : collection of int, or mapping
+            Other ops, whose outputs wait on the host; if known, each with the op after which it is
+            fetched.
+        ahead : float
+            How early they are fetched: :data:`AHEAD`.
+        """
         problem, n = self.problem, self.problem.profile.n_ops
         names, rank = problem.profile.op_names, position_by(problem, base.op_start_us)
         first: dict[int, int] = {}
         readers: dict[int, list[str]] = {}
         home: dict[int, int] = {}
-        for op in sorted(ops, key=lambda each: -rank[each]):
+        for op in sorted({*ops, *sent}, key=lambda each: -rank[each]):
             late = sorted(self.late(op), key=lambda each: rank[each])
-            again = [reader for reader in self.readers[op] if reader in first]
+            again = [r for r in self.readers[op] if r in first and r not in sent]
             # Where each reader is, and the backward op for which it is needed.
             wanted = [(r, int(base.plan.device[r])) for r in late[:1]]
             wanted += [(first[r], home[r]) for r in again]
@@ -171,12 +267,24 @@ class Kept:
                 first[op], home[op] = min(wanted, key=lambda each: rank[each[0]])
                 readers[op] = [names[r] for r in late] + [copy_name(names[r]) for r in again]
         made = sorted(first, key=lambda op: rank[op])
+        fetches = {op: first[op] for op in made if op in sent}
+        if not isinstance(sent, Mapping):
+            sent = self._fetches(base, fetches, home, rank, ahead)
+        fetched = {op: sent[op] for op in fetches}
+        after = {op: self._after(op, first, rank) for op in made if op not in fetched}
+        after |= {op: "" if end == op else names[end] for op, end in fetched.items()}
         splits = tuple(
-            Split(names[op], RECOMPUTE, 2, tuple(readers[op]), self._after(op, first, rank))
+            Split(
+                names[op], OFFLOAD if op in fetched else RECOMPUTE, 2, tuple(readers[op]), after[op]
+            )
             for op in made
         )
-        key = np.concatenate([rank, [rank[first[op]] - 0.5 + 0.4 * rank[op] / n for op in made]])
-        device = [*base.plan.device.tolist(), *(home[op] for op in made)]
+        needed = [
+            rank[fetched.get(op, first[op])] + (0.5 if op in fetched else -0.5) for op in made
+        ]
+        key = np.concatenate([rank, np.array(needed) + 0.4 * rank[made] / n])
+        added = [int(self.host[home[op]]) if op in fetched else home[op] for op in made]
+        device = [*base.plan.device.tolist(), *added]
         position = inverse(np.argsort(key, kind="stable"))
         return replace(
             base.plan, device=np.array(device), position=position, splits=splits, subgraph=None
@@ -192,10 +300,43 @@ class Kept:
         names = self.problem.profile.op_names
         return names[max(before, key=lambda each: rank[each])] if before else ""
 
+    def _fetches(
+        self,
+        base: Schedule,
+        first: dict[int, int],
+        home: dict[int, int],
+        rank: IntArray,
+        ahead: float,
+    ) -> dict[int, int]:
+        """Find for each op that is fetched the op that ends when the fetch should begin, or it."""
+        order = np.argsort(rank)
+        there = [order[base.plan.device[order] == d] for d in range(len(self.host))]
+        ended_us = [np.maximum.accumulate(base.op_finish_us[ops]) for ops in there]
+        turn_us = float(base.op_start_us[self.backward].min(initial=np.inf))
+        free_us: dict[tuple[int, int], float] = {}
+        found = {}
+        for op in sorted(first, key=lambda each: -rank[first[each]]):
+            at, needed_us = home[op], float(base.op_start_us[first[op]])
+            link = int(self.host[at]), at
+            takes_us = self.problem.cluster.transfer_us(self.late_bytes[op], *link)
+            begin_us = min(needed_us, free_us.get(link, np.inf)) - ahead * float(takes_us)
+            free_us[link] = begin_us = min(max(begin_us, turn_us), needed_us)
+            n_ended = int(np.searchsorted(ended_us[at], begin_us, "right"))
+            n_before = int(np.searchsorted(rank[there[at]], rank[first[op]]))
+            last = there[at][min(n_ended, n_before) - 1] if min(n_ended, n_before) else op
+            found[op] = max(op, int(last), key=lambda each: rank[each])
+        return found
 
-def simulate_again(kept: Kept, base: Schedule, ops: Collection[int]) -> Schedule | None:
-    """Simulate a plan with ops computed again; None if the copies cannot be there."""
+
+def simulate_again(
+    kept: Kept,
+    base: Schedule,
+    ops: Collection[int],
+    sent: Collection[int] = (),
+    ahead: float = AHEAD[0],
+) -> Schedule | None:
+    """Simulate a plan that does not keep all; None if the copies cannot be there."""
     try:
-        return simulate(kept.problem, kept.copied(base, ops))
+        return simulate(kept.problem, kept.copied(base, ops, sent, ahead))
     except EnplaceError:  # a copy cannot run where it is read, or waits for what comes later
         return None

@@ -57,6 +57,14 @@ RECOMPUTE = Option(
     "those that help. For a step time it chooses the method enplace-recompute.",
     THROUGHPUT,
 )
+OFFLOAD = Option(
+    "offload",
+    SWITCH,
+    False,
+    "Send to the host what would be kept for backward ops where memory is short, and fetch it in "
+    "time. Alone it chooses the method enplace-offload; with --recompute, enplace-recompute does "
+    "for each tensor what costs less.",
+)
 MICROBATCHES = Option(
     "microbatches",
     WHOLE,

@@ -225,7 +225,7 @@ def _orders(rows: Sequence[Row], problem: Problem) -> list[tuple[str, str]]:
 
 def _splits(problem: Problem) -> str:
     """Sum up which ops are split and how, by scope."""
-    ways = {each.op: each.how if each.is_again else f"into {each.how}" for each in problem.splits}
+    ways = {each.op: f"into {each.how}" if each.is_cut else each.how for each in problem.splits}
     return pairs([(way, text) for text, way in _by_scope(ways)])
 
 

@@ -133,7 +133,17 @@ def test_a_cluster_with_as_many_gpus_as_there_can_be_gets_no_host():
     full = with_gpus(cluster_of(2, capacity_bytes=KB), MAX_DEVICES)
     names = first_changes(full)
     assert names[:3] == ["recompute", "accumulate-2", "batch-4"]
-    assert "host" not in names
+    assert not {"host", "offload"}.intersection(names)
+
+
+def test_activations_are_kept_on_a_host_that_is_assumed_where_there_is_none():
+    narrow = cluster_of(1, capacity_bytes=260 * KB)
+    sent = row(ep.fit(training_step(), narrow, time_limit_s=0.2), "offload")
+    assert sent.fits
+    assert sent.cluster.devices[-1].kind == "cpu"
+    assert "assumed" in sent.change.about
+    assert all(each.is_offload for each in sent.result.plan.splits)
+    assert sent.result.schedule.peak_bytes[-1] > 0
 
 
 def test_a_machine_without_gpus_gets_no_cards():

@@ -1,4 +1,4 @@
-"""What is computed again: the graph with copies, the plans that a search finds, and files."""
+"""What is computed again or kept on the host: the graph, the plans that a search finds, files."""
 
 from dataclasses import replace
 from itertools import chain, combinations, product
@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 
 import enplace as ep
-from enplace.errors import SplitError
+from enplace.errors import EnplaceError, SplitError
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, Stop, place
-from enplace.placing.again import Kept, simulate_again
+from enplace.placing.again import AHEAD, Kept, simulate_again
 from enplace.processes import codecs
 from enplace.readers import read_plan
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import CONTROL
-from enplace.values.splits import RECOMPUTE, Split, unsplit_names
+from enplace.values.splits import OFFLOAD, RECOMPUTE, Split, fetching_ops, unsplit_names
 from enplace.values.splits.again import with_copies
 from enplace.writers import write_plan
 from problems import cluster_of, profile_of
 
-METHOD = "enplace-recompute"
+METHOD, OFFLOADING = "enplace-recompute", "enplace-offload"
 
 
 def training_step(layers, kept=None):
@@ -41,6 +41,13 @@ def training_step(layers, kept=None):
     return replace(profile, op_types=tuple(types[name] for name in profile.op_names))
 
 
+def with_host(capacity, b1_us_per_byte=0.1, n_gpus=1):
+    """Return GPUs of some bytes each, and a host with room for everything."""
+    cluster = cluster_of(n_gpus, b0_us=1, b1_us_per_byte=b1_us_per_byte, cpu_lanes=4)
+    gpus = [replace(each, capacity_bytes=capacity) for each in cluster.devices[:-1]]
+    return replace(cluster, devices=(*gpus, cluster.devices[-1]))
+
+
 def again(op, *readers, after=""):
     return Split(op, RECOMPUTE, 2, readers, after)
 
@@ -56,6 +63,30 @@ def test_late_readers_read_the_copy_and_the_copy_waits():
     waits = {(names[a], names[b]) for a, o, b, _ in made.edges.tolist() if o == CONTROL}
     assert waits == {("gradients/h1", "h0/recomputed")}
     assert unsplit_names(names, [again("h0")]) == list(profile.op_names)
+
+
+def test_late_readers_read_what_the_host_fetches_for_them():
+    profile = training_step(3)
+    sent = Split("h0", OFFLOAD, 2, ("gradients/h0", "gradients/h1"), "gradients/h2")
+    made = with_copies(profile, (sent, again("h1", "gradients/h1")))
+    names = made.op_names
+    read = {(names[a], names[b]): size for a, o, b, size in made.edges.tolist() if o != CONTROL}
+    assert read["h0", "h0/fetched"] == read["h0/fetched", "gradients/h0"] == 100
+    assert {("h0", "h1"), ("h0", "h1/recomputed")} <= set(read)
+    assert ("h0", "gradients/h0") not in read
+    fetch = made.index["h0/fetched"]
+    assert np.isnan(made.time_us[fetch, 0])
+    assert made.time_us[fetch, 1] == 0
+    assert unsplit_names(names, [sent, again("h1")]) == list(profile.op_names)
+    with pytest.raises(SplitError, match="h0' is kept on the host twice"):
+        with_copies(profile, (sent, sent))
+
+
+def test_a_variable_is_not_kept_on_the_host():
+    profile = profile_of({"w": 1.0, "h": 1.0}, [("w", "h", 8)], persistent={"w": 8})
+    profile = replace(profile, op_types=("VariableV2", "Relu"))
+    with pytest.raises(SplitError, match="'w' cannot be kept on the host"):
+        with_copies(profile, (Split("w", OFFLOAD, 2, ("h",)),))
 
 
 def test_what_may_differ_is_not_computed_again():
@@ -141,6 +172,64 @@ def test_of_a_tiny_model_the_best_set_placement_and_order_are_found(n_gpus, laye
         assert found.plan.nothing_fits
 
 
+def shortest_with_host(problem, recompute):
+    """Return the shortest step that fits: each way for each tensor, fetch and order of the ops."""
+    kept = Kept(problem, recompute, offload=True)
+    base = simulate(problem, place(problem, "single").plan)
+    names = problem.profile.op_names
+    ways = {
+        op: [None]
+        + ["again"] * bool(kept.can[op])
+        + [each for each in range(problem.profile.n_ops) if kept.can_send[op]]
+        for op in range(problem.profile.n_ops)
+    }
+    best = np.inf
+    for chosen in product(*ways.values()):
+        done = {op: way for op, way in enumerate(chosen) if way is not None}
+        repeated = [op for op, way in done.items() if way == "again"]
+        sent = {op: way for op, way in done.items() if way != "again"}
+        splits = kept.copied(base, repeated, sent).splits if done else ()
+        if len(splits) < len(done):
+            continue
+        try:
+            graph = split_problem(problem, splits)
+        except EnplaceError:
+            continue
+        homes = [range(problem.cluster.n_devices - 1)] * len(names)
+        homes += [
+            [1 if name.endswith("/fetched") else 0] for name in graph.profile.op_names[len(names) :]
+        ]
+        for position in linear_orders(graph):
+            for device in product(*homes):
+                plan = Plan(np.array(device), position, "all", policy="strict", splits=splits)
+                found = simulate(problem, plan)
+                if found.fits:
+                    best = min(best, found.makespan_us)
+    return best
+
+
+@pytest.mark.parametrize(
+    ("layers", "kept", "capacity", "b1_us_per_byte", "recompute"),
+    [
+        (2, [200, 50], 260, 0.05, False),
+        (2, [200, 50], 320, 0.5, True),
+        pytest.param(3, None, 320, 0.05, True, marks=pytest.mark.long),
+        pytest.param(3, None, 280, 0.1, True, marks=pytest.mark.long),
+        pytest.param(3, [300, 50, 50], 390, 0.1, False, marks=pytest.mark.long),
+    ],
+)
+def test_of_a_tiny_model_the_best_way_for_each_tensor_is_found(
+    layers, kept, capacity, b1_us_per_byte, recompute
+):
+    problem = Problem(training_step(layers, kept), with_host(capacity, b1_us_per_byte))
+    best_us = shortest_with_host(problem, recompute)
+    asked = PlaceOptions(values={"offload": True} if recompute else {})
+    found = place(problem, METHOD if recompute else OFFLOADING, options=asked).schedule
+    assert found.fits == np.isfinite(best_us)
+    if found.fits:
+        assert found.makespan_us == pytest.approx(best_us)
+
+
 @pytest.fixture(scope="module")
 def deep():
     """Return a step of 24 layers on a card with half the memory that it needs."""
@@ -169,6 +258,36 @@ def test_a_plan_with_recomputation_survives_files_and_messages(deep, tmp_path):
     assert sent.splits == deep.plan.splits
 
 
+@pytest.fixture(scope="module")
+def sent():
+    """Return a step of 24 layers whose card has a third of the memory that it needs, and a host."""
+    problem = Problem(training_step(24), with_host(800))
+    return place(problem, OFFLOADING, options=PlaceOptions(stop=Stop(2)))
+
+
+def test_while_the_link_has_time_keeping_on_the_host_costs_next_to_nothing(sent):
+    schedule = sent.schedule
+    assert schedule.fits
+    assert 1 + 2 * 24 * 10 <= schedule.makespan_us < 1.02 * (1 + 2 * 24 * 10)
+    assert all(each.is_offload for each in sent.plan.splits)
+    fetches = fetching_ops(schedule.problem.profile, sent.plan.splits)
+    assert (sent.plan.device[fetches] == 1).all()
+
+
+def test_a_plan_that_keeps_on_the_host_survives_files(sent, tmp_path):
+    path = tmp_path / "plan.json"
+    write_plan(path, sent)
+    found = read_plan(path, Problem(training_step(24), with_host(800)))
+    assert found.plan.splits == sent.plan.splits
+    assert simulate(found.problem, found.plan).makespan_us == sent.schedule.makespan_us
+
+
+def test_without_a_host_the_plan_says_so():
+    found = place(Problem(training_step(24), cluster_of(1)), OFFLOADING)
+    assert "no host" in found.plan.note
+    assert not found.plan.splits
+
+
 def test_where_everything_fits_nothing_is_computed_again():
     problem = Problem(training_step(24), cluster_of(1))
     assert not place(problem, METHOD, options=PlaceOptions(stop=Stop(1))).plan.splits
@@ -183,6 +302,16 @@ def test_every_set_of_a_family_gives_a_plan_without_deadlock():
         assert simulate_again(kept, base, ops) is not None
 
 
+@pytest.mark.parametrize("n_gpus", [1, 2])
+def test_everything_that_is_sent_is_fetched_without_deadlock(n_gpus):
+    problem = Problem(training_step(12), with_host(10_000, n_gpus=n_gpus))
+    kept, base = Kept(problem, offload=True), simulate(problem, place(problem, "heft").plan)
+    sets = [*kept.sets_to_send(base)]
+    assert len(sets) > 4
+    for ops, ahead in product(sets, AHEAD):
+        assert simulate_again(kept, base, kept.views_of(ops), ops, ahead) is not None
+
+
 def test_recompute_chooses_the_method_for_a_step():
     step, found = training_step(24), {}
     for asked in ({}, {"recompute": True}):
@@ -192,3 +321,12 @@ def test_recompute_chooses_the_method_for_a_step():
     assert found[True].fits
     assert found[True].plan.method == METHOD
     assert "recomputed ops" in str(found[True])
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_offload_chooses_the_method_for_a_step(recompute):
+    asked = {"offload": True} | ({"recompute": True} if recompute else {})
+    found = ep.place(training_step(24), with_host(800), time_limit_s=2, options=asked)
+    assert found.fits
+    assert found.plan.method == (METHOD if recompute else OFFLOADING)
+    assert "offloaded ops" in str(found)

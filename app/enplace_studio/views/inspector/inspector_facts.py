@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from enplace.values.pins import FREE
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL, KINDS, OP_COLUMNS, IntArray, Profile
 from enplace.values.schedule import Schedule
-from enplace.values.splits import ends_of, part_names
+from enplace.values.splits import part_names
 from enplace.values.splits.rules import WEIGHTS, find_operands
 from enplace_studio.explain.prediction import compared, total_times
 
@@ -27,14 +28,17 @@ _PART = "/split/part_"
 
 @dataclass(frozen=True)
 class SplitFact:
-    """An op that a plan splits, with the total time of its parts and the weights it reads."""
+    """An op that a plan splits, with the total time of its parts and the weights it reads.
+
+    Of an op whose output is kept on the host, the time is that of the transfers back.
+    """
 
     op: str
     op_type: str
     time_us: float
     weights_bytes: int
     how: str
-    is_again: bool = False
+    noun: str = "split op"
 
 
 @dataclass(frozen=True)
@@ -110,30 +114,33 @@ def _consumer_names(problem: Problem, grouping: Grouping | None, consumers: IntA
 
 
 def split_facts(model: Profile, schedule: Schedule) -> list[SplitFact]:
-    """List the ops of a model that a plan splits or computes again, longest first."""
+    """List the ops of a model that a plan splits or does not keep, longest first."""
     profile, splits = schedule.problem.profile, schedule.plan.splits
     length_us = schedule.op_finish_us - schedule.op_start_us
-    n_parts = {split.op: split.parts for split in splits if not split.is_again}
+    sent_us = np.zeros(profile.n_ops)
+    sender = profile.tensor_op[schedule.transfer_tensor]
+    np.add.at(sent_us, sender, schedule.transfer_finish_us - schedule.transfer_start_us)
+    n_parts = {split.op: split.parts for split in splits if split.is_cut}
     found = []
     for split in splits:
-        names = ends_of(split)[1:] if split.is_again else _leaves(split.op, n_parts)
+        names = _leaves(split.op, n_parts) if split.is_cut else [split.added]
         parts = [profile.index[name] for name in names if name in profile.index]
-        time_us = float(length_us[parts].sum())
-        kind = profile.op_types[parts[0]] if parts else ""
+        time_us = float((sent_us if split.is_offload else length_us)[parts].sum())
         whole = model.index.get(split.op.partition(_PART)[0], -1)
+        kind = profile.op_types[parts[0]] if parts else ""
+        if split.is_offload:
+            kind = profile.op_types[profile.index[split.op]]
         # Nodes that a split adds, such as sums, can be split too; they have no weights.
         copied = whole >= 0 and model.op_types[whole] == kind
         weights_bytes = _weights_bytes(model, whole) if copied else 0
-        found.append(SplitFact(split.op, kind, time_us, weights_bytes, split.how, split.is_again))
+        found.append(SplitFact(split.op, kind, time_us, weights_bytes, split.how, split.noun))
     return sorted(found, key=lambda fact: (-fact.time_us, fact.op))
 
 
 def count_splits(facts: Sequence[SplitFact]) -> str:
-    """Say how many ops are split, and how many are computed again."""
-    n_again = sum(fact.is_again for fact in facts)
-    n_split = len(facts) - n_again
-    texts = [count(n_split, "split op")] * (n_split > 0)
-    return ", ".join(texts + [count(n_again, "recomputed op")] * (n_again > 0))
+    """Say how many ops are split, computed again, and kept on the host."""
+    numbers = Counter(fact.noun for fact in sorted(facts, key=lambda fact: fact.noun, reverse=True))
+    return ", ".join(count(n, noun) for noun, n in numbers.items())
 
 
 def _leaves(op: str, n_parts: Mapping[str, int]) -> list[str]:

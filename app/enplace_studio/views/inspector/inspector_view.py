@@ -345,7 +345,7 @@ class InspectorView(ScrollPanel):
         self._find_gains(schedule, waiting)
 
     def _add_splits(self, found: list[SplitFact]) -> None:
-        """Show the longest ops that the plan splits or recomputes, and a button for all."""
+        """Show the longest ops that the plan splits or does not keep, and a button for all."""
         self._add_heading(count_splits(found))
         for fact in found[:MOST_SPLITS]:
             value = f"{ms(fact.time_us)}  →  {fact.how}"

@@ -1,4 +1,4 @@
-"""A table of all ops that a plan splits or computes again."""
+"""A table of all ops that a plan splits, computes again, or keeps on the host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SplitTable(QDialog):
     def __init__(self, splits: Sequence[SplitFact], parent: QWidget) -> None:
         super().__init__(parent)
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        self.setWindowTitle("Split and recomputed ops")
+        self.setWindowTitle("Split, recomputed and offloaded ops")
         self.resize(*(round(length * theme.scale) for length in SIZE))
         self.table = Table(COLUMNS, [_row(fact) for fact in splits])
         heading = label(count_splits(splits), "heading")

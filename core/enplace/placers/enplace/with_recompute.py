@@ -1,32 +1,35 @@
-"""Enplace's own method, computing again what would not fit if it were kept.
+"""Enplace's own method, where not all is kept: computed again, or sent to the host and fetched.
 
 1. Placements of the model, with and without regard to memory, are the plans to begin from.
 2. In each, sets of ops are computed again: what is cheapest for its bytes, within parts of the
-   model whose borders are kept (:mod:`enplace.placing.again`). Each is simulated.
-3. What need not be computed again of the best set is kept after all, if that is shorter.
+   model whose borders are kept (:mod:`enplace.placing.again`). Other sets are sent to the host:
+   what waits longest for its reader. Where both are allowed, also parts of one set each. Each is
+   simulated.
+3. What need not be computed again or sent of the best set is kept after all, if that is shorter;
+   where both are allowed, parts of it change from one to the other.
 4. The search for placement and order goes on with the graph that has the copies.
 
-Of a tiny model, every set of ops is tried, each with all placements and orders.
+Of a tiny model, every set of ops is tried, each with all placements and orders; what is sent, with
+every op after which it may be fetched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
-from itertools import chain, combinations
-
-import numpy as np
+from dataclasses import dataclass, replace
+from itertools import product, zip_longest
+from math import prod
 
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers.enplace.search import improve
 from enplace.placers.enplace.starts import Start, find_start
 from enplace.placers.enplace.with_splits import of_model, split_graph
-from enplace.placing.again import Kept, simulate_again
+from enplace.placing.again import AGAIN, AHEAD, Kept, simulate_again
 from enplace.placing.fitting import in_other_orders
 from enplace.placing.incumbents import BestSchedule, best_among, is_better
-from enplace.placing.options import ROUNDS, PlaceOptions
+from enplace.placing.options import OFFLOAD, ROUNDS, PlaceOptions
 from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, SPLITS, placer
 from enplace.placing.small import MOST_OPS, find_shortest, is_small
 from enplace.values.cluster_variants import boundless
@@ -34,7 +37,9 @@ from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 
-METHOD = "enplace-recompute"
+METHOD, OFFLOADING = "enplace-recompute", "enplace-offload"
+
+NO_HOST = "The cluster has no host for what the GPUs do not keep; add a CPU to it."
 
 CHOOSING_SHARE, START_SHARE = 0.6, 0.3
 """Shares of the time left for choosing ops, and of all time for the plans to begin from."""
@@ -42,11 +47,27 @@ CHOOSING_SHARE, START_SHARE = 0.6, 0.3
 CHOOSING_S = 30.0
 """The time limit by which ops are chosen if there is none, in seconds."""
 
-MOST_SETS = 64
+MOST_SETS = 250
 """Most sets of ops of a tiny model that are all tried."""
 
-Set = tuple[Schedule, frozenset[int]]
-"""A plan to begin from, and the ops to compute again in it."""
+SENT_SHARES = (0.75, 0.5, 0.25)
+"""Shares of a set that are sent to the host if the rest is computed again, by number of ops."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Set:
+    """A plan to begin from; the ops to compute again in it, those to send, and when to fetch."""
+
+    base: Schedule
+    again: frozenset[int] = frozenset()
+    sent: frozenset[int] = frozenset()
+    ahead: float = AHEAD[0]
+
+    def simulated(self, kept: Kept) -> Schedule | None:
+        """Simulate the plan in which this is done; None if there is no such plan."""
+        if not self.again | self.sent:
+            return self.base
+        return simulate_again(kept, self.base, self.again, self.sent, self.ahead)
 
 
 @placer(
@@ -59,16 +80,45 @@ Set = tuple[Schedule, frozenset[int]]
     ),
     source="Enplace: checkpoints by bytes for their time, then annealing of the graph with copies",
     capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME, SPLITS),
-    options=(ROUNDS,),
+    options=(ROUNDS, OFFLOAD),
 )
 def enplace_recompute(problem: Problem, options: PlaceOptions) -> Plan:
     """Improve the best plan that keeps everything, or the best that computes some of it again."""
-    kept = Kept(problem)
-    if (exact := _try_all(kept, options)) is not None:
-        return exact
+    return _plan(METHOD, problem, options, recompute=True, offload=options.is_on(OFFLOAD))
+
+
+@placer(
+    OFFLOADING,
+    title="Enplace, with the host's memory",
+    good=(
+        "Where a training step does not fit, and the GPUs have a host: what forward ops make is "
+        "sent there, and fetched in time for the backward ops that read it. While the link has "
+        "time for it, the step is no longer."
+    ),
+    source="Enplace: what waits longest is sent, then annealing of the graph with the fetches",
+    capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME, SPLITS),
+    options=(ROUNDS,),
+)
+def enplace_offload(problem: Problem, options: PlaceOptions) -> Plan:
+    """Improve the best plan that keeps everything, or the best that keeps some on the host."""
+    return _plan(OFFLOADING, problem, options, recompute=False, offload=True)
+
+
+def _plan(
+    method: str, problem: Problem, options: PlaceOptions, *, recompute: bool, offload: bool
+) -> Plan:
+    kept = Kept(problem, recompute, offload)
+    plan = _try_all(method, kept, options) or _search(method, kept, options)
+    if offload and kept.host.max(initial=-1) < 0:
+        plan = plan.with_notes(plan.note, NO_HOST)
+    return plan
+
+
+def _search(method: str, kept: Kept, options: PlaceOptions) -> Plan:
+    problem = kept.problem
     limit_s = CHOOSING_S if options.stop.limit_s is None else options.stop.limit_s
     start_s = START_SHARE * limit_s
-    named = of_model(options, METHOD, ())
+    named = of_model(options, method, ())
     start = find_start(problem, replace(named, stop=options.stop.until(start_s)))
     best, sets = BestSchedule(options, start.best), _sets(kept, start.best, options, start_s)
     is_over = False
@@ -83,32 +133,51 @@ def enplace_recompute(problem: Problem, options: PlaceOptions) -> Plan:
         graph = split_graph(problem, splits)
         given = replace(best.found.plan, splits=())
         found = Start(simulate(graph, given), (given,), (), ())
-        plan = improve(graph, found, of_model(options, METHOD, splits))
+        plan = improve(graph, found, of_model(options, method, splits))
         best.offer(simulate(problem, replace(plan, splits=splits)))
-    return replace(best.found.plan, method=METHOD)
+    return replace(best.found.plan, method=method)
 
 
-def _choose(kept: Kept, best: BestSchedule, sets: Iterator[Set], options: PlaceOptions) -> bool:
+def _choose(kept: Kept, best: BestSchedule, sets: Iterator[_Set], options: PlaceOptions) -> bool:
     """Try sets of ops until the time is up, and return whether there are no more."""
     chosen, is_over = None, True
-    for base, ops in sets:
-        found = simulate_again(kept, base, ops) if ops else base
+    for each in sets:
+        found = each.simulated(kept)
         if found is not None and best.offer(found):
-            chosen = base, ops
+            chosen = each
         if options.stop():
             is_over = False
             break
     if chosen is not None:
-        best.offer(_without_needless(kept, *chosen, best.found, options))
+        best.offer(_without_needless(kept, chosen, best.found, options))
     return is_over
 
 
-def _sets(kept: Kept, start: Schedule, options: PlaceOptions, start_s: float) -> Iterator[Set]:
-    """Yield sets of ops to compute again, each with a plan in which that is done."""
-    for base in _bases(kept.problem, start, options, start_s) if kept.can.any() else ():
-        yield base, frozenset()
-        for ops in kept.families():
-            yield base, ops
+def _sets(kept: Kept, start: Schedule, options: PlaceOptions, start_s: float) -> Iterator[_Set]:
+    """Yield sets of ops that are not kept, each with a plan in which that is done."""
+    if not (kept.can.any() or kept.can_send.any()):
+        return
+    for base in _bases(kept.problem, start, options, start_s):
+        yield _Set(base)
+        for both in zip_longest(_sets_again(kept, base), _sets_sent(kept, base)):
+            yield from filter(None, both)
+
+
+def _sets_again(kept: Kept, base: Schedule) -> Iterator[_Set]:
+    """Yield sets to compute again, each also with those sent that wait longest."""
+    for ops in kept.families():
+        yield _Set(base, ops)
+        waiting = kept.by_wait(base, [op for op in ops if kept.can_send[op]])
+        for share in SENT_SHARES:
+            if sent := frozenset(waiting[: round(share * len(waiting))]):
+                yield _Set(base, ops - sent, sent)
+
+
+def _sets_sent(kept: Kept, base: Schedule) -> Iterator[_Set]:
+    """Yield sets to send, and views of them to make again."""
+    for sent in kept.sets_to_send(base):
+        for ahead in AHEAD:
+            yield _Set(base, kept.views_of(sent), sent, ahead)
 
 
 def _bases(
@@ -125,18 +194,23 @@ def _bases(
     yield start
 
 
-def _without_needless(
-    kept: Kept, base: Schedule, ops: frozenset[int], best: Schedule, options: PlaceOptions
-) -> Schedule:
-    """Keep ever smaller groups of ops after all, if that is better."""
-    left = sorted(ops, key=lambda op: -kept.time_us[op])
+def _without_needless(kept: Kept, chosen: _Set, best: Schedule, options: PlaceOptions) -> Schedule:
+    """Keep ever smaller groups of ops after all, or do the other thing, if that is better."""
+    left = sorted(chosen.again | chosen.sent, key=lambda op: -kept.time_us[op])
     size = len(left) // 2
     while size and not options.stop():
         for first in range(0, len(left), size):
-            fewer = left[:first] + left[first + size :]
-            found = simulate_again(kept, base, fewer) if fewer else None
-            if found is not None and is_better(found, best):
-                best, left = found, fewer
+            found = next(
+                (
+                    (each, schedule)
+                    for each in _others(kept, chosen, frozenset(left[first : first + size]))
+                    if (schedule := each.simulated(kept)) is not None and is_better(schedule, best)
+                ),
+                None,
+            )
+            if found is not None:
+                chosen, best = found
+                left = [op for op in left if op in chosen.again | chosen.sent]
                 break
             if options.stop():
                 break
@@ -145,28 +219,46 @@ def _without_needless(
     return best
 
 
-def _try_all(kept: Kept, options: PlaceOptions) -> Plan | None:
+def _others(kept: Kept, chosen: _Set, ops: frozenset[int]) -> Iterator[_Set]:
+    """Yield a choice without some ops, and those in which they change sides."""
+    again, sent = chosen.again, chosen.sent
+    if fewer := (again | sent) - ops:
+        yield replace(chosen, again=again & fewer, sent=sent & fewer)
+    if to_send := frozenset(op for op in again & ops if kept.can_send[op]):
+        yield replace(chosen, again=again - to_send, sent=sent | to_send)
+    if to_repeat := frozenset(op for op in sent & ops if kept.can[op]):
+        yield replace(chosen, again=again | to_repeat, sent=sent - to_repeat)
+
+
+def _try_all(method: str, kept: Kept, options: PlaceOptions) -> Plan | None:
     """Try every set of ops of a tiny model with all plans; None if it is too large."""
     problem = kept.problem
-    useful = [op for op in np.flatnonzero(kept.can).tolist() if kept.readers[op]]
-    if not is_small(problem) or problem.profile.n_ops + len(useful) > MOST_OPS:
+    if not is_small(problem):
         return None
-    if 1 << len(useful) > MOST_SETS:
-        return None
-    sets = chain.from_iterable(combinations(useful, n) for n in range(len(useful) + 1))
-    best, nothing_fits = BestSchedule(options), True
     base = simulate(problem, find_start(problem, options.quiet).best.plan)
-    for ops in sets:
+    ways = kept.ways(base)
+    useful = [op for op, each in ways.items() if len(each) > 1]
+    if problem.profile.n_ops + len(useful) > MOST_OPS:
+        return None
+    if prod(map(len, ways.values())) > MOST_SETS:
+        return None
+    best, nothing_fits = BestSchedule(options), True
+    for after in map(dict, product(*([(op, way) for way in each] for op, each in ways.items()))):
         if options.stop():
             return None
-        splits = kept.copied(base, ops).splits if ops else ()
-        if len(splits) < len(ops):
+        again = [op for op, way in after.items() if way == AGAIN]
+        sent = {op: way for op, way in after.items() if way >= 0}
+        splits = kept.copied(base, again, sent).splits if again or sent else ()
+        if len(splits) < len(again) + len(sent):
             continue  # a copy that no op reads
-        graph = split_graph(problem, splits)
-        exact = find_shortest(graph, METHOD)
+        try:
+            graph = split_graph(problem, splits)
+        except EnplaceError:  # what is fetched would wait for its reader
+            continue
+        exact = find_shortest(graph, method)
         nothing_fits &= exact.nothing_fits
         if exact.plan is not None:
             best.offer(simulate(problem, replace(exact.plan, splits=splits)))
     if not best.kept:
         return None
-    return replace(best.found.plan, method=METHOD, nothing_fits=nothing_fits)
+    return replace(best.found.plan, method=method, nothing_fits=nothing_fits)

@@ -4,12 +4,14 @@ After FastT (Middleware 2020), section 5.2: a split is an op, a dimension and a 
 replaces the op by that many copies, each of which does an equal share of the work. Inputs are cut
 for the parts, and the outputs of the parts are joined for ops that need the whole output.
 
-An op that is computed again (:mod:`enplace.values.splits.again`) is one of them, so that all that
-carries splits, from files to the graph that a framework runs, carries it too.
+An op that is computed again, or whose output waits on the host, is one of them
+(:mod:`enplace.values.splits.again`), so that all that carries splits, from files to the graph that
+a framework runs, carries it too.
 """
 
 from enplace.values.splits.graph import (
     ends_of,
+    fetching_ops,
     has_parts,
     part_names,
     recomputed_ops,
@@ -20,6 +22,7 @@ from enplace.values.splits.graph import (
     whole_names,
 )
 from enplace.values.splits.rules import (
+    OFFLOAD,
     RECOMPUTE,
     Rule,
     Split,
@@ -32,12 +35,14 @@ from enplace.values.splits.rules import (
 )
 
 __all__ = [
+    "OFFLOAD",
     "RECOMPUTE",
     "Rule",
     "Split",
     "carries_samples",
     "data_edges",
     "ends_of",
+    "fetching_ops",
     "find_rule",
     "has_parts",
     "legal_dimensions",

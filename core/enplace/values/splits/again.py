@@ -1,10 +1,14 @@
-"""The profile of a graph in which ops are computed again, so that what they made is not kept.
+"""The profile of a graph in which what ops make is not kept on their devices for late readers.
 
 An op that is computed again has a copy, which reads what the op reads. Some readers of the op read
 the copy instead: those that come much later, such as its gradient. The copy waits for an op that
 ends just before the first of them needs it, or else it would run at once. What writes a variable
 waits for the copies that read it. A reader of one op may be the copy of another: then what lies
 between two tensors that are kept is computed again as a whole.
+
+Or what an op makes is kept on the host: an op there, which takes no time, reads it and gives it to
+the late readers. So it is sent when it is made, and sent back when this op has run, which waits for
+another op as a copy does. What is sent takes no room on the device once it has arrived.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import SplitError
+from enplace.values.columns import Cut
 from enplace.values.op_kinds import OpKind, OpPass
 from enplace.values.profile import (
     CONTROL,
@@ -26,10 +31,13 @@ from enplace.values.profile import (
     edge_columns,
     make_profile,
 )
-from enplace.values.splits.rules import Split
+from enplace.values.splits.rules import Split, copy_name
 
-_AGAIN = "/recomputed"
-"""Follows the op's name in the name of its copy."""
+FETCH_TYPE = "IdentityN"
+"""The type of an op that gives late readers what was kept on the host."""
+
+_FETCH_US = (np.nan, 0.0)
+"""Its times on a GPU and on a CPU."""
 
 _ALIKE_AGAIN = frozenset(
     (
@@ -42,37 +50,36 @@ _ALIKE_AGAIN = frozenset(
 written, and nothing of which only the type is known."""
 
 
-def copy_name(op: str) -> str:
-    """Return the name of the copy of an op that is computed again."""
-    return f"{op}{_AGAIN}"
-
-
-def original_name(name: str) -> str:
-    """Return the name of the op that an op is a copy of, or its own."""
-    return name.removesuffix(_AGAIN)
-
-
 def may_run_again(profile: Profile, op: int) -> bool:
     """Whether an op makes the same when it runs again, and holds nothing."""
     return profile.kinds[op] in _ALIKE_AGAIN and not profile.persistent_bytes[op]
 
 
+def may_be_sent(profile: Profile, op: int) -> bool:
+    """Whether what an op makes may wait on the host: it is no variable, which stays anyway."""
+    return bool(profile.variable_given[op] < 0)
+
+
 def check_again(profile: Profile, again: Collection[Split]) -> None:
-    """Refuse what cannot be computed again.
+    """Refuse what cannot be computed again, or kept on the host.
 
     Raises
     ------
     SplitError
-        If the graph lacks an op, or an op would not make the same again.
+        If the graph lacks an op, an op would not make the same again, or gives a variable.
     """
-    made = {copy_name(each.op) for each in again}
+    made = {copy_name(each.op) for each in again if each.is_again}
     for each in again:
         others = (*filter(None, (each.after,)), *each.readers)
         names = (each.op, *(name for name in others if name not in made))
         missing = next((name for name in names if name not in profile.index), None)
         if missing is not None:
-            raise SplitError(f"'{each.op}' is to be computed again, but there is no op '{missing}'")
-        if not may_run_again(profile, profile.index[each.op]):
+            raise SplitError(f"'{each.op}' is to be {each.how}, but there is no op '{missing}'")
+        if each.is_offload and not may_be_sent(profile, profile.index[each.op]):
+            raise SplitError(
+                f"op '{each.op}' cannot be kept on the host: it gives a variable; make a new plan"
+            )
+        if each.is_again and not may_run_again(profile, profile.index[each.op]):
             raise SplitError(
                 f"op '{each.op}' cannot be computed again: it holds a variable, or what it makes "
                 f"may differ; make a new plan"
@@ -81,7 +88,7 @@ def check_again(profile: Profile, again: Collection[Split]) -> None:
 
 @lru_cache(maxsize=8)
 def with_copies(profile: Profile, again: tuple[Split, ...]) -> Profile:
-    """Add the copies of ops that are computed again, with the costs of the ops themselves.
+    """Add copies of ops that are computed again, with their costs, and what fetches from the host.
 
     Raises
     ------
@@ -95,17 +102,18 @@ def with_copies(profile: Profile, again: tuple[Split, ...]) -> Profile:
 class _Copying:
     def __init__(self, profile: Profile, again: Sequence[Split]) -> None:
         self._profile = profile
-        names = [*profile.op_names, *(copy_name(each.op) for each in again)]
+        names = [*profile.op_names, *(each.added for each in again)]
         self._names, index = names, {name: op for op, name in enumerate(names)}
-        self._copy = {index[each.op]: index[copy_name(each.op)] for each in again}
-        if len(self._copy) < len(again):
-            twice = max(again, key=lambda one: sum(one.op == each.op for each in again)).op
-            raise SplitError(f"op '{twice}' is computed again twice; keep one of the two")
+        self._added = {index[each.op]: index[each.added] for each in again}
+        self._copy = {index[each.op]: index[each.added] for each in again if each.is_again}
+        if len(self._added) < len(again):
+            twice = max(again, key=lambda one: sum(one.op == each.op for each in again))
+            raise SplitError(f"op '{twice.op}' is {twice.how} twice; keep one of the two")
         self._readers = {index[e.op]: {index[name] for name in e.readers} for e in again}
-        self._after = [(index[e.after], index[copy_name(e.op)]) for e in again if e.after]
+        self._after = [(index[e.after], index[e.added]) for e in again if e.after]
 
     def run(self) -> Profile:
-        profile, ops, edges = self._profile, list(self._copy), self._edges()
+        profile, ops, edges = self._profile, list(self._added), self._edges()
         return make_profile(
             profile.name,
             op_names=self._names,
@@ -122,30 +130,39 @@ class _Copying:
             "colocation": "",
             "op_passes": OpPass.BACKWARD,
         }
+        fetch = own | {"op_types": FETCH_TYPE, "op_kinds": OpKind.OTHER, "time_us": _FETCH_US}
         columns: dict[str, Any] = {}
         for label, values in columns_of(self._profile).items():
-            if OP_COLUMNS[label].type is str:
-                more = [own.get(label, values[op]) for op in ops]
-                columns[label] = [*values, *more]
-            else:
-                columns[label] = np.concatenate([values, own.get(label, 1) * values[ops]])
+            column = OP_COLUMNS[label]
+            usual = {} if column.cut is Cut.SAME else {label: column.default}
+            more = [
+                own.get(label, values[op])
+                if op in self._copy
+                else (usual | fetch).get(label, values[op])
+                for op in ops
+            ]
+            is_text = column.type is str
+            columns[label] = [*values, *more] if is_text else np.concatenate([values, more])
         return columns
 
     def _source(self, source: int, reader: int) -> int:
-        """Return the op that a reader of an op reads: the op or its copy."""
-        return self._copy[source] if reader in self._readers.get(source, ()) else source
+        """Return the op that a reader of an op reads: the op, its copy, or what fetches."""
+        return self._added[source] if reader in self._readers.get(source, ()) else source
 
     def _edges(self) -> IntArray:
-        every, copied = self._profile.edges, list(self._copy)
-        near = np.isin(every[:, (0, 2)], copied).any(axis=1)
+        every = self._profile.edges
+        near = np.isin(every[:, (0, 2)], list(self._added)).any(axis=1)
         edges = [(a, CONTROL, b, 0) for a, b in [*self._after, *self._before_updates()]]
+        fetched = set()
         for source, output, op, size in every[near].tolist():
             is_control = output == CONTROL
             for reader in (op, self._copy.get(op)):
                 if reader is not None:
                     made_by = source if is_control else self._source(source, reader)
                     edges.append((made_by, output, reader, size))
-        return np.concatenate([every[~near], np.array(edges, dtype=np.int64)])
+                    if made_by != source and source not in self._copy:
+                        fetched.add((source, output, made_by, size))
+        return np.concatenate([every[~near], np.array([*edges, *sorted(fetched)], dtype=np.int64)])
 
     def _before_updates(self) -> list[tuple[int, int]]:
         """Let the ops that write a variable wait for the copies that read it."""
@@ -164,10 +181,10 @@ class _Copying:
         ]
 
     def _holds(self, edges: IntArray) -> list[tuple[int, int, int]]:
-        """Hold what is computed again until an op has ended that reads it; else the op's own."""
+        """Hold what was added until an op has ended that reads it; else what the op itself made."""
         if not len(self._profile.holds):
             return []
-        near = np.isin(edges[:, 0], [*self._copy.values()])
+        near = np.isin(edges[:, 0], [*self._added.values()])
         read = {(source, output, op) for source, output, op, _ in edges[near].tolist()}
         holds = []
         for source, output, op in self._profile.holds.tolist():
@@ -177,7 +194,7 @@ class _Copying:
         return holds
 
     def _shares(self) -> list[tuple[int, int, int, int]]:
-        """Let what lies in the memory of a tensor lie in that of the copy that its op reads."""
+        """Let what lies in the memory of a tensor lie in that of the tensor that its op reads."""
         found = []
         for source, output, base, number in self._profile.shares.tolist():
             for made in (source, self._copy.get(source)):

@@ -37,7 +37,7 @@ from enplace.values.profile import (
     edge_columns,
     make_profile,
 )
-from enplace.values.splits.again import copy_name, original_name, with_copies
+from enplace.values.splits.again import with_copies
 from enplace.values.splits.rules import (
     SUM,
     WHOLE,
@@ -46,6 +46,7 @@ from enplace.values.splits.rules import (
     find_operands,
     find_rule,
     legal_dimensions,
+    original_name,
     split_lengths,
     without_broken_groups,
 )
@@ -105,23 +106,33 @@ def part_names(op: str, parts: int) -> list[str]:
 
 
 def ends_of(split: Split) -> list[str]:
-    """Return the names of the ops that an op becomes: its parts, or itself and its copy."""
+    """Return the names of the ops that an op becomes: its parts, or itself and its copy.
+
+    What fetches its output does none of its work.
+    """
     if split.is_again:
-        return [split.op, copy_name(split.op)]
-    return part_names(split.op, split.parts)
+        return [split.op, split.added]
+    return [split.op] if split.is_offload else part_names(split.op, split.parts)
 
 
 def rewriting(splits: Sequence[Split]) -> str:
     """Say what a plan does with ops: ``splits 2 ops and recomputes 1 op``."""
-    n_again = sum(split.is_again for split in splits)
-    n_split = len(splits) - n_again
-    done = [f"splits {count(n_split, 'op')}"] * (n_split > 0)
-    return " and ".join(done + [f"recomputes {count(n_again, 'op')}"] * (n_again > 0))
+    done = [
+        ("splits {}", sum(split.is_cut for split in splits)),
+        ("recomputes {}", sum(split.is_again for split in splits)),
+        ("keeps outputs of {} on the host", sum(split.is_offload for split in splits)),
+    ]
+    return listed([text.format(count(n, "op")) for text, n in done if n])
 
 
 def recomputed_ops(profile: Profile, splits: Sequence[Split]) -> list[int]:
     """Return the copies of ops that are computed again, in the graph that has them."""
-    return [profile.index[copy_name(split.op)] for split in splits if split.is_again]
+    return [profile.index[split.added] for split in splits if split.is_again]
+
+
+def fetching_ops(profile: Profile, splits: Sequence[Split]) -> list[int]:
+    """Return the ops that fetch what is kept on the host, in the graph that has them."""
+    return [profile.index[split.added] for split in splits if split.is_offload]
 
 
 def has_parts(profile: Profile) -> bool:
@@ -164,15 +175,15 @@ def split_profile(profile: Profile, splits: Sequence[Split]) -> Profile:
     """Split ops of a profile; the result includes the costs of the new nodes.
 
     Splits of ops in the graph come first, all at once whatever their order; then splits of ops that
-    the first ones created. What is computed again comes last.
+    the first ones created. What is not kept for late readers comes last.
 
     Raises
     ------
     SplitError
         If an op is not in the graph, is split twice or cannot be split in this way.
     """
-    again = tuple(split for split in splits if split.is_again)
-    left = tuple(split for split in splits if not split.is_again)
+    again = tuple(split for split in splits if not split.is_cut)
+    left = tuple(split for split in splits if split.is_cut)
     most = max(MOST_EDGES, MOST_GROWTH * profile.n_ops)
     most_edges = max(MOST_EDGES, MOST_GROWTH * profile.n_edges)  # however often parts are split
     if sum(split.parts for split in left) > most:

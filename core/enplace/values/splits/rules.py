@@ -46,24 +46,46 @@ DATA, WEIGHTS, GRADIENT, SIZES = "data", "weights", "gradient", "sizes"
 """Kinds of operands. ``sizes`` means a few numbers: a shape, an axis, a permutation."""
 
 
-RECOMPUTE = "recompute"
-"""Stands for the dimension of an op that is not cut, but computed again."""
+RECOMPUTE, OFFLOAD = "recompute", "offload"
+"""Stand for the dimension of an op that is not cut, but computed again, or whose output waits for
+late readers on the host."""
+
+
+_ADDED = {RECOMPUTE: "/recomputed", OFFLOAD: "/fetched"}
+_HOW = {RECOMPUTE: "computed again", OFFLOAD: "kept on the host"}
+_NOUN = {RECOMPUTE: "recomputed op", OFFLOAD: "offloaded op"}
+
+
+def copy_name(op: str) -> str:
+    """Return the name of the copy of an op that is computed again."""
+    return f"{op}{_ADDED[RECOMPUTE]}"
+
+
+def original_name(name: str) -> str:
+    """Return the name of the op for which a copy or a fetch was added, or the op's own name."""
+    for ending in _ADDED.values():
+        name = name.removesuffix(ending)
+    return name
 
 
 @dataclass(frozen=True)
 class Split:
-    """One op split into equal parts, an entry of FastT's split list, or computed again.
+    """One op split into equal parts, an entry of FastT's split list, or not kept for late readers.
+
+    What is not kept is computed again, or sent to the host and fetched:
+    :mod:`enplace.values.splits.again`.
 
     Attributes
     ----------
     op, dimension : str
-        Name of the op, and name of the dimension in :data:`RULES`, or :data:`RECOMPUTE`.
+        Name of the op, and name of the dimension in :data:`RULES`, :data:`RECOMPUTE` or
+        :data:`OFFLOAD`.
     parts : int
-        Number of parts, at least 2; of an op that is computed again, 2.
+        Number of parts, at least 2; of an op that is not cut, 2.
     readers : tuple of str
-        The ops that read what is computed again: :mod:`enplace.values.splits.again`.
+        The ops that read what is computed again or fetched.
     after : str
-        The op that it waits for; empty if it is enough to wait for what it reads.
+        The op that the copy or the fetch waits for; empty if it is enough to wait for its inputs.
     """
 
     op: str
@@ -78,9 +100,29 @@ class Split:
         return self.dimension == RECOMPUTE
 
     @property
+    def is_offload(self) -> bool:
+        """Whether the op's output is sent to the host and fetched, and not split."""
+        return self.dimension == OFFLOAD
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the op is cut into parts."""
+        return not (self.is_again or self.is_offload)
+
+    @property
+    def added(self) -> str:
+        """The name of the op from which the readers read: a copy, or what fetches."""
+        return f"{self.op}{_ADDED[self.dimension]}"
+
+    @property
     def how(self) -> str:
         """What is done with the op, in words."""
-        return "computed again" if self.is_again else f"{self.parts} by {self.dimension}"
+        return _HOW.get(self.dimension, f"{self.parts} by {self.dimension}")
+
+    @property
+    def noun(self) -> str:
+        """What an op is to which this is done."""
+        return _NOUN.get(self.dimension, "split op")
 
 
 @dataclass(frozen=True)

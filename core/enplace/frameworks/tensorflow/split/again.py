@@ -1,27 +1,31 @@
-"""Write what a plan computes again into a graph: a copy of each op, read by those that come late.
+"""Write what a plan does not keep into a graph: what is read by those that come late.
 
-The copies have the names that :mod:`enplace.values.splits.again` gives them. They are the same
-nodes with the same inputs, so that results never change, to the last bit.
+Copies of ops are the same nodes with the same inputs; what is fetched from the host comes from an
+``IdentityN`` there. Both have the names that :mod:`enplace.values.splits.again` gives them. So
+results never change, to the last bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from enplace.errors import SplitError
-from enplace.frameworks.tensorflow.graph import node_of
+from enplace.frameworks.tensorflow.graph import make_node, node_of, slot_of
+from enplace.frameworks.tensorflow.shapes import TensorShape
 from enplace.values.op_kinds import OpKind, kind_of_type
 from enplace.values.splits import Split
-from enplace.values.splits.again import copy_name
+from enplace.values.splits.again import FETCH_TYPE
 
 _COLOCATION = "_class"
 
 
-def add_copies(graph_def: GraphDef, again: Sequence[Split]) -> GraphDef:
-    """Return the graph with the copies of ops that are computed again.
+def add_copies(
+    graph_def: GraphDef, again: Sequence[Split], shapes: Mapping[str, TensorShape]
+) -> GraphDef:
+    """Return the graph with copies of ops that are computed again, and what fetches from the host.
 
     Raises
     ------
@@ -32,21 +36,26 @@ def add_copies(graph_def: GraphDef, again: Sequence[Split]) -> GraphDef:
     new.CopyFrom(graph_def)
     nodes = {node.name: node for node in new.node}
     for each in again:
-        nodes[copy_name(each.op)] = _add_copy(new, _known(nodes, each.op), each)
+        node = _known(nodes, each.op)
+        if each.is_again:
+            nodes[each.added] = _add_copy(new, node, each)
     for each in again:
+        readers = [_known(nodes, reader) for reader in each.readers]
+        if each.is_offload:
+            nodes[each.added] = _add_fetch(new, readers, each, shapes)
+        else:
+            _redirect(readers, each)
         if each.after:
-            nodes[copy_name(each.op)].input.append(f"^{_known(nodes, each.after).name}")
-        for reader in each.readers:
-            _redirect(_known(nodes, reader), each.op)
-    _let_writers_wait(new, [copy_name(each.op) for each in again])
+            nodes[each.added].input.append(f"^{_known(nodes, each.after).name}")
+    _let_writers_wait(new, [each.added for each in again if each.is_again])
     return new
 
 
 def _known(nodes: dict[str, NodeDef], name: str) -> NodeDef:
     if name not in nodes:
         raise SplitError(
-            f"op '{name}' belongs to what is computed again, but the model has no such op; profile "
-            f"the model again and make a new plan"
+            f"op '{name}' belongs to what is computed again or kept on the host, but the model has "
+            f"no such op; profile the model again and make a new plan"
         )
     return nodes[name]
 
@@ -54,23 +63,53 @@ def _known(nodes: dict[str, NodeDef], name: str) -> NodeDef:
 def _add_copy(graph_def: GraphDef, node: NodeDef, again: Split) -> NodeDef:
     copy = graph_def.node.add()
     copy.CopyFrom(node)
-    copy.name = copy_name(again.op)
+    copy.name = again.added
     copy.attr.pop(_COLOCATION, None)
     return copy
 
 
-def _redirect(reader: NodeDef, op: str) -> None:
-    """Let a node read the copy of an op instead of the op."""
-    is_read = False
-    for at, tensor in enumerate(reader.input):
-        if node_of(tensor) == op and not tensor.startswith("^"):
-            reader.input[at] = f"{copy_name(op)}{tensor[len(op) :]}"
-            is_read = True
-    if not is_read:
-        raise SplitError(
-            f"op '{reader.name}' should read what '{op}' computes again, but does not read it; "
-            f"profile the model again and make a new plan"
-        )
+def _add_fetch(
+    graph_def: GraphDef,
+    readers: Sequence[NodeDef],
+    sent: Split,
+    shapes: Mapping[str, TensorShape],
+) -> NodeDef:
+    """Add a node on the host that gives its readers those outputs of an op that they read."""
+    outputs = sorted({slot_of(node.input[at]) for node, at in _reads(readers, sent)})
+    _redirect(readers, sent, {output: number for number, output in enumerate(outputs)})
+    tensors = [f"{sent.op}:{output}" for output in outputs]
+    fetch = graph_def.node.add()
+    fetch.CopyFrom(make_node(sent.added, FETCH_TYPE, tensors))
+    fetch.attr["T"].list.type.extend(shapes[each].dtype.as_datatype_enum for each in tensors)
+    return fetch
+
+
+def _reads(readers: Sequence[NodeDef], split: Split) -> list[tuple[NodeDef, int]]:
+    """List which inputs of nodes are outputs of the op that is not kept."""
+    found = []
+    for reader in readers:
+        at = [
+            number
+            for number, tensor in enumerate(reader.input)
+            if node_of(tensor) == split.op and not tensor.startswith("^")
+        ]
+        if not at:
+            raise SplitError(
+                f"op '{reader.name}' should read what '{split.op}' makes, which is {split.how}, "
+                f"but does not read it; profile the model again and make a new plan"
+            )
+        found += [(reader, number) for number in at]
+    return found
+
+
+def _redirect(
+    readers: Sequence[NodeDef], split: Split, number_of: Mapping[int, int] | None = None
+) -> None:
+    """Let nodes read the copy of an op, or what fetches its outputs under other numbers."""
+    for reader, at in _reads(readers, split):
+        output = slot_of(reader.input[at])
+        number = output if number_of is None else number_of[output]
+        reader.input[at] = f"{split.added}:{number}" if number else split.added
 
 
 def _let_writers_wait(graph_def: GraphDef, copies: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """Write a plan's splits into a graph: ``Split``, the copies of each op, and ``ConcatV2``.
 
-What a plan computes again is written by :mod:`enplace.frameworks.tensorflow.split.again`.
+What a plan computes again or keeps on the host is written by
+:mod:`enplace.frameworks.tensorflow.split.again`.
 
 Nodes have the names that :mod:`enplace.values.splits` gives them in the profile of the split graph,
 so a plan for that profile finds them. Where the graph knows better than the profile, such as the
@@ -142,8 +143,8 @@ def _split_graph(
     outputs: Sequence[str],
 ) -> tuple[GraphDef, dict[str, str]]:
     """Split ops in the profile's rounds; return the graph and the new names of its outputs."""
-    again = [split for split in splits if split.is_again]
-    left = [split for split in splits if not split.is_again]
+    again = [split for split in splits if not split.is_cut]
+    left = [split for split in splits if split.is_cut]
     renamed = {name: name for name in outputs}
     while left:
         names = {node.name for node in graph_def.node}
@@ -158,7 +159,9 @@ def _split_graph(
         renamed = {old: work.whole(name) for old, name in renamed.items()}
         graph_def.node.extend(work.take_made())
         left = [split for split in left if split.op not in now]
-    return add_copies(graph_def, again) if again else graph_def, renamed
+    if again:
+        graph_def = add_copies(graph_def, again, shapes_of(graph_def))
+    return graph_def, renamed
 
 
 @dataclass(frozen=True)

@@ -182,6 +182,26 @@ def test_computing_again_keeps_the_results_to_the_last_bit(step, problem, two_cp
     assert done.order_violations == 0
 
 
+def test_fetching_from_the_host_keeps_the_results_to_the_last_bit(step, problem, two_cpus):
+    kept = Kept(problem)
+    base = simulate(problem, place(problem, "single").plan)
+    given = problem.profile.variable_given >= 0
+    may_go = np.flatnonzero(~kept.backward & ~given & (kept.late_bytes > 0)).tolist()
+    sent = {op: op for op in may_go[::2]}
+    again = [op for op in np.flatnonzero(kept.can).tolist() if op not in sent]
+    splits = kept.copied(base, again, sent).splits
+    assert sum(each.is_offload for each in splits) > 3
+    assert any(each.is_again for each in splits)
+    fetched = {each.added for each in splits if each.is_offload}
+    nodes = {node.name: node for node in split_step(step, splits).graph_def.node}
+    assert {nodes[name].op for name in fetched} == {"IdentityN"}
+    done = run(step, problem, splits, two_cpus)
+    assert done.loss_difference == 0
+    assert done.weights_difference == 0
+    assert done.ops_on_planned_device == done.ops_checked
+    assert done.order_violations == 0
+
+
 def test_a_graph_that_does_not_have_what_is_computed_again_is_refused(step, problem):
     relu = next(name for name in problem.profile.op_names if name.endswith("Relu"))
     with pytest.raises(SplitError, match="no such op"):
