@@ -19,6 +19,7 @@ FIXES = {
 
 
 NO_MEMORY = "not enough memory; choose a smaller input"
+FOLDER_IS_GONE = "the current folder is gone; change to one that exists"
 
 
 class EnplaceError(Exception):

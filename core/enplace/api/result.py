@@ -20,6 +20,7 @@ from enplace.frameworks.compared import result_for
 from enplace.frameworks.registry import exporters, framework_of, why_no_export
 from enplace.inputs import PathLike
 from enplace.machine.check_claims import simulate_given
+from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.pictures.graph_svg import graph_svg
 from enplace.pictures.memory_svg import memory_svg
 from enplace.pictures.timeline_svg import timeline_svg
@@ -34,7 +35,6 @@ from enplace.placers.data_parallel import (
 from enplace.placers.references import alone_schedule
 from enplace.placing.next_moves import NextMove
 from enplace.text import instead, ms, table
-from enplace.values.load_rule import USUAL
 from enplace.values.problem import STEP_TIME, split_problem
 from enplace.values.result import Result as PlainResult
 from enplace.values.schedule import Schedule
@@ -274,8 +274,9 @@ class Comparison:
         """
         for each in self.results.values():
             if not each.plan.splits:
-                problem, rule = each.schedule.problem, each.plan.load_rule or USUAL
-                return find_alternatives(problem, each.objective, self.data_parallel, rule)
+                rule = planned_rule(*(one.plan for one in self.results.values()))
+                rivals = self.data_parallel
+                return find_alternatives(each.schedule.problem, each.objective, rivals, rule)
         return []
 
     def to_pandas(self) -> pd.DataFrame:

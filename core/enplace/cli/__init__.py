@@ -35,6 +35,7 @@ from enplace.cli import (
 )
 from enplace.cli.answer import BAD_INPUT, FAULT, INTERRUPTED, INTERRUPTED_LINE, NO, PIPE_CLOSED, cli
 from enplace.errors import (
+    FOLDER_IS_GONE,
     NO_MEMORY,
     CancelledError,
     DeadlockError,
@@ -137,7 +138,9 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         return _refuse(error, _usage(error), BAD_INPUT, as_json)
     except OSError as error:
-        return _refuse(error, str(file_error(error, "output")), BAD_INPUT, False)
+        is_gone = isinstance(error, FileNotFoundError) and error.filename is None
+        message = FOLDER_IS_GONE if is_gone else str(file_error(error, "output"))
+        return _refuse(error, message, BAD_INPUT, False)
     except MemoryError as error:
         return _refuse(error, NO_MEMORY, BAD_INPUT, as_json)
     except Exception as error:

@@ -42,7 +42,7 @@ from enplace.inputs import (
     without_split_groups,
 )
 from enplace.text import count
-from enplace.values.load_rule import PIPELINES, TRANSFERS, USUAL
+from enplace.values.load_rule import PIPELINES, TRANSFERS
 
 if TYPE_CHECKING:
     from enplace.placers import Progress
@@ -266,6 +266,7 @@ def compare(
     status 1 if none has a plan that fits.
     """
     from enplace.frameworks.alternatives import find_alternatives
+    from enplace.machine.pipelines.pipeline import planned_rule
     from enplace.placers import PlaceOptions, Stop, place_with_each
     from enplace.placers.data_parallel import all_mirrored, fastest, why_not_mirrored
     from enplace.placers.references import EXPERT, alone_schedule, reference_schedule
@@ -282,8 +283,7 @@ def compare(
         alone = alone_schedule(problem, stopped) if objective == STEP_TIME else None
         rivals = all_mirrored(problem, stopped) if objective == STEP_TIME else []
         why_not = why_not_mirrored(problem) if objective == STEP_TIME else ""
-        rules = (result.plan.load_rule for result in results.values())
-        rule = next(filter(None, rules), USUAL)
+        rule = planned_rule(*(result.plan for result in results.values()))
         instead = find_alternatives(problem, objective, rivals, rule, stopped)
     cut_off = [name for name, why in failures.items() if isinstance(why, CancelledError)]
     if stopped():

@@ -238,7 +238,7 @@ def share_of_batch(profile: Profile, part: float) -> Profile:
     """Return the profile of a step with a share of the samples."""
     carries, fed = samples_of(profile)
     works = carries | fed
-    updates = np.array([kind == OpKind.UPDATE for kind in profile.kinds])
+    updates = profile.of_kind(OpKind.UPDATE)
     is_gradient, is_data = np.zeros((2, profile.n_tensors), dtype=bool)
     is_gradient[profile.edge_tensor[updates[profile.edge_op]]] = True
     is_data[profile.edge_tensor[~updates[profile.edge_op]]] = True

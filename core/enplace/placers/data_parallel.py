@@ -350,7 +350,7 @@ def _known_to_work(profile: Profile) -> BoolArray:
     """Find the ops that take time and whose kind says that they work on samples."""
     carries, fed = samples_of(profile)
     takes_time = np.nan_to_num(profile.time_us).max(axis=1) > 0
-    idle = np.array([kind in _NO_WORK for kind in profile.kinds])
+    idle = profile.of_kind(*_NO_WORK)
     found: BoolArray = (carries | fed) & takes_time & ~idle & ~_is_untold(profile)
     return found
 
@@ -401,8 +401,8 @@ def _sums(profile: Profile) -> IntArray:
 
 def _mix_gradients(profile: Profile, carries: BoolArray) -> bool:
     """Whether an op gives the gradients of both weights and data, so that kinds do not tell."""
-    products = [op for op, kind in enumerate(profile.kinds) if kind == OpKind.MATMUL]
-    sources = (profile.edge_source[data_edges(profile, op)] for op in products if carries[op])
+    products = np.flatnonzero(carries & profile.of_kind(OpKind.MATMUL)).tolist()
+    sources = (profile.edge_source[data_edges(profile, op)] for op in products)
     return any(np.count_nonzero(carries[each]) > 1 for each in sources)
 
 

@@ -295,6 +295,10 @@ class Profile(Frozen):
         """Kind of each op, from its type where the profile does not say it; empty if unknown."""
         return kinds_of(self.op_kinds, self.op_types)
 
+    def of_kind(self, *kinds: str) -> BoolArray:
+        """Whether each op is of one of some kinds; shape (n_ops,)."""
+        return np.array([kind in kinds for kind in self.kinds], dtype=bool)
+
     @cached_property
     def index(self) -> dict[str, int]:
         """Op number by name."""
@@ -369,7 +373,7 @@ class Profile(Frozen):
 
         -1 for the other ops.
         """
-        given = np.where(np.array(self.kinds) == OpKind.VARIABLE, np.arange(self.n_ops), -1)
+        given = np.where(self.of_kind(OpKind.VARIABLE), np.arange(self.n_ops), -1)
         is_data = self.tensor_output[self.edge_tensor] != CONTROL
         source, op = self.edge_source[is_data], self.edge_op[is_data]
         reads = np.array([is_read_type(each) for each in self.op_types])

@@ -38,6 +38,17 @@ def test_help_imports_no_heavy_modules(arguments):
     assert not HEAVY & set(loaded)
 
 
+def test_a_current_folder_that_is_gone_is_named(enplace, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    done = enplace("clusters", "pesto", "-o", "pesto.json")
+    assert (done.status, done.err) == (
+        2,
+        "enplace: the current folder is gone; change to one that exists\n",
+    )
+
+
 def test_a_closed_pipe_ends_the_command_quietly():
     code = "from enplace.cli import main; import sys; sys.argv[1:] = ['completion', 'bash']; main()"
     process = subprocess.Popen(

@@ -438,9 +438,9 @@ def _times(slots: list[Slot]) -> dict[tuple[int, int, int], tuple[float, float]]
     return times
 
 
-def planned_rule(plan: Plan) -> LoadRule:
-    """Return the rule that the plan was made for; the usual one if the plan has none."""
-    return plan.load_rule or USUAL
+def planned_rule(*plans: Plan) -> LoadRule:
+    """Return the rule that the first of some plans was made for; the usual one if none has any."""
+    return next(filter(None, (plan.load_rule for plan in plans)), USUAL)
 
 
 def step_rule(plan: Plan, n_samples: int) -> LoadRule:

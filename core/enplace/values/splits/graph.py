@@ -449,7 +449,7 @@ def copy_us_per_byte(profile: Profile, launch_us: float) -> FloatArray:
     moved = np.zeros(profile.n_ops)
     np.add.at(moved, profile.edge_op, profile.tensor_bytes[profile.edge_tensor])
     np.add.at(moved, profile.tensor_op, profile.tensor_bytes)
-    elementwise = np.array([kind == OpKind.ELEMENTWISE for kind in profile.kinds])
+    elementwise = profile.of_kind(OpKind.ELEMENTWISE)
     large = elementwise & (moved >= _LARGE_BYTES)
     rates = np.full(len(KINDS), COPY_US_PER_BYTE)
     for kind in range(len(KINDS)):

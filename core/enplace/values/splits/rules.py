@@ -239,10 +239,10 @@ def carries_samples(profile: Profile) -> NDArray[np.bool_]:
     carries, counts = np.zeros((2, profile.n_ops), dtype=bool)
     is_small = np.ones(profile.n_ops, dtype=bool)
     is_small[profile.tensor_op[profile.tensor_bytes > SMALL_BYTES]] = False
-    constant = np.array([kind in (OpKind.CONSTANT, OpKind.VARIABLE) for kind in profile.kinds])
-    fed = np.array([kind == OpKind.INPUT for kind in profile.kinds])
+    constant = profile.of_kind(OpKind.CONSTANT, OpKind.VARIABLE)
+    fed = profile.of_kind(OpKind.INPUT)
     holds = profile.persistent_bytes > 0
-    works = np.array([kind in _SAMPLE_KINDS for kind in profile.kinds])
+    works = profile.of_kind(*_SAMPLE_KINDS)
     source = fed | works | ~(constant | holds)
     held = {profile.colocation[op] for op in np.flatnonzero(holds).tolist()} - {""}
     for op in profile.topological_order.tolist():
