@@ -69,7 +69,8 @@ SHARED_TURNS = (
 
 SHARED_CORES = (
     "These are processes of one machine. They share its cores, also with the threads that "
-    "send between them, so predictions are often far too short. Measure on separate machines."
+    "send between them, so predictions are often far too short, most of all where a step takes a "
+    "few milliseconds. Measure on separate machines."
 )
 
 FEWEST_SENDS = 5

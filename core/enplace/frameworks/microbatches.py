@@ -29,6 +29,7 @@ from enplace.values.device_names import device_label
 from enplace.values.plan import Plan, follow_graph
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
+from enplace.values.splits import rewriting
 
 WHOLE = -1
 """Stands for the part's number of an op that is not cut."""
@@ -121,9 +122,10 @@ def check_runnable(plan: Plan, cluster: Cluster, *, recomputes: bool = False) ->
         If it splits ops, has replicas of a stage, or recomputes activations.
     """
     if plan.splits or plan.replicas:
+        odd = rewriting(plan.splits) or "has replicas of a stage"
         raise PipelineError(
-            "the plan rewrites ops or has replicas of a stage; micro-batches need one device for "
-            "each op: make a plan without --replicate, by a method that leaves ops as they are"
+            f"the plan {odd}, and micro-batches need one device for each op: make a plan without "
+            "--replicate, by a method that leaves ops as they are"
         )
     if plan.recompute and not recomputes:
         where = listed([device_label(cluster.devices[d].name) for d in plan.recompute])

@@ -10,7 +10,7 @@ import math
 import platform
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -339,8 +339,7 @@ def verify(
         shown = _share(report, len(checks) + len(profiles), jobs, script.stem)
         try:
             source = source_of(str(script))
-            where = "cpu:1" if on_labels else devices
-            profile = measure_profile(source, where, PROFILED_STEPS, WARM_UPS, (), shown, cancelled)
+            profile = _measure(source, devices, shown, cancelled)
         except CancelledError:
             raise
         except EnplaceError as error:
@@ -358,6 +357,13 @@ def verify(
             check = _check(source, profile, method, devices, steps, shared, shown, cancelled)
             checks.append(check)
     return Verification(devices, tuple(profiles), tuple(checks))
+
+
+def _measure(
+    source: Source, devices: str, report: Report, cancelled: Callable[[], bool]
+) -> Profile:
+    where = "cpu:1" if source.framework.uses_labels(devices) else devices
+    return measure_profile(source, where, PROFILED_STEPS, WARM_UPS, (), report, cancelled)
 
 
 def _check(
@@ -385,6 +391,10 @@ def _check(
     request = RunRequest(source, devices, steps, wished, data_parallel=data_parallel)
     wanted = find_microbatches(wished)
     try:
+        if wanted is not None:  # small steps are mostly no share of large ones
+            cut = {**source.options, wishes.CUT_BATCH.key: wanted.number}
+            source = replace(source, options=cut)
+            profile = _measure(source, devices, report, cancelled)
         problem = Problem(profile, _cluster(source, devices, profile))
         chosen = method if wanted is None else DEFAULT_METHODS[THROUGHPUT]
         solve, _ = solves_as(wanted, chosen, lambda: options)

@@ -24,3 +24,8 @@ OF_SEVERAL = ("interleaved", "zb-h1", "zbv")
 
 WEIGHTS_WAIT = ("zb-h1", "zbv")
 """Those that make gradients of weights apart."""
+
+ON_ONE_DEVICE = (
+    "the plan has all modules of the model on one device, so there are no stages; make a plan with "
+    "--objective throughput"
+)

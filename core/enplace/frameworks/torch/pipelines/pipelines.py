@@ -29,6 +29,7 @@ from enplace.frameworks.torch.pipelines.pipeline_files import (
     ANSWER,
     JOB,
     LOST,
+    ON_ONE_DEVICE,
     OUTPUT,
     OWN,
     PROGRESS,
@@ -103,6 +104,8 @@ def check_pipeline(problem: Problem, plan: Plan, wanted: Microbatches, devices: 
     """
     check_plan(problem, plan, in_stages=True)
     used = [problem.cluster.devices[d].name for d in stage_devices(problem, plan)]
+    if len(used) < 2:
+        raise PlanError(ON_ONE_DEVICE)
     if not torch.distributed.is_available() or find_spec("torch.distributed.run") is None:
         raise EnplaceError(
             f"PyTorch {torch.__version__} has no torchrun (torch.distributed.run), which starts "

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from enplace.frameworks.torch.pipelines.pipeline_files import ON_ONE_DEVICE
 from enplace.frameworks.torch.pipelines.tape import (
     Batch,
     Call,
@@ -145,9 +146,7 @@ def cut_tape(
     devices = [device for device, _ in places]
     last = stage_of.get(maker[loss], -1)
     if len(devices) < 2:
-        raise PipelineRefusedError(
-            "the plan has the whole model on one device, so there are no stages"
-        )
+        raise PipelineRefusedError(ON_ONE_DEVICE)
     if last != len(devices) - 1:
         raise PipelineRefusedError(
             f"the loss does not depend on what {names[devices[-1]]} computes last; no pipeline "
