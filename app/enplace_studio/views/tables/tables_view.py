@@ -131,6 +131,8 @@ class TablesView(Panel):
         header = table.horizontalHeader()
         header.setResizeContentsPrecision(MEASURED_ROWS)
         header.setHighlightSections(False)
+        # With the table's selection, the header would ask each row of a column whether it is in it.
+        header.setSelectionModel(QItemSelectionModel(self.rows, table))
         header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
         table.setSortingEnabled(True)
         table.selectionModel().selectionChanged.connect(self._choose)
