@@ -20,7 +20,6 @@ from enplace.text import (
     size,
     table,
 )
-from enplace.values.device_names import device_label
 
 if TYPE_CHECKING:
     from enplace.machine.pipelines.pipeline import PipelineSchedule
@@ -197,7 +196,7 @@ def _pipeline_lines(problem: Problem, found: PipelineSchedule | None) -> list[li
         return []
     fullest = int((found.peak_bytes / problem.cluster.capacity_bytes).argmax())
     device, samples = problem.cluster.devices[fullest], found.in_flight[fullest]
-    where = f"of {size(device.capacity_bytes)} on {device_label(device.name)}"
+    where = f"of {size(device.capacity_bytes)} on {device.label}"
     where += f", with {count(samples, 'sample')} in flight"
     return [["most memory in the pipeline", size(float(found.peak_bytes[fullest])), where]]
 
@@ -251,7 +250,7 @@ def _layer_lines(schedule: Schedule, whole: Sequence[str]) -> list[list[str]]:
     devices = schedule.problem.cluster.devices
     replicas = {group[0]: f" ({len(group)} replicas)" for group in schedule.plan.replicas}
     shares = ", ".join(f"{number:,}" for number in found.on.values())
-    where = listed([device_label(devices[at].name) + replicas.get(at, "") for at in found.on])
+    where = listed([devices[at].label + replicas.get(at, "") for at in found.on])
     return [["layers", f"{found.n_layers:,}", f"{shares} on {where}"]]
 
 
@@ -412,7 +411,7 @@ def device_table(schedule: Schedule) -> str:
         available_us = schedule.makespan_us * device.lanes
         rows.append(
             [
-                device_label(device.name),
+                device.label,
                 f"{ops[number]:,}",
                 ms(busy),
                 percent(busy / available_us if available_us else 0.0),
@@ -434,7 +433,7 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
     from enplace.machine.pipelines.pipeline import EXCHANGED
     from enplace.machine.pipelines.stages import PASS_NAMES
 
-    names = [device_label(device.name) for device in problem.cluster.devices]
+    names = [device.label for device in problem.cluster.devices]
     head = (
         f"{problem.profile.name} on {problem.cluster.name}, {plan.method}, {found.kind} pipeline "
         f"of {count(found.n_microbatches, 'sample')}"
@@ -512,7 +511,7 @@ def describe_pipelines(problem: Problem, plan: Plan, found: Sequence[PipelineSch
                 f"{each.n_microbatches:,}",
                 ms(each.makespan_us),
                 ms(each.mean_us),
-                device_label(problem.cluster.devices[fullest].name),
+                problem.cluster.devices[fullest].label,
                 f"{size(peak)} of {size(int(capacity[fullest]))}",
                 "does not fit" if peak > capacity[fullest] else "",
             ]
@@ -541,7 +540,7 @@ def _lacking_in_flight(problem: Problem, found: PipelineSchedule | None) -> list
     """Name the devices that exceed their memory with the samples in flight of a pipeline."""
     columns = zip(problem.cluster.devices, found.peak_bytes if found else (), strict=False)
     lacking = [
-        f"{device_label(device.name)} needs {size(float(peak))} of {size(device.capacity_bytes)}"
+        f"{device.label} needs {size(float(peak))} of {size(device.capacity_bytes)}"
         for device, peak in columns
         if peak > device.capacity_bytes
     ]
@@ -550,7 +549,7 @@ def _lacking_in_flight(problem: Problem, found: PipelineSchedule | None) -> list
 
 def _lacking(problem: Problem, peak_bytes: IntArray, verdict: str) -> list[str]:
     return [
-        f"{verdict}: {device_label(device.name)} needs {size(float(peak))} "
+        f"{verdict}: {device.label} needs {size(float(peak))} "
         f"({int(peak):,} bytes) and has {size(device.capacity_bytes)} "
         f"({device.capacity_bytes:,} bytes)."
         for device, peak in zip(problem.cluster.devices, peak_bytes, strict=True)

@@ -12,7 +12,6 @@ from itertools import pairwise
 from enplace.readers.clusters import presets
 from enplace.text import count, rate, size
 from enplace.values.cluster import Cluster, Link
-from enplace.values.device_names import device_label
 
 MOST_DRAWN = 32
 """Most GPUs that a drawing shows."""
@@ -241,7 +240,7 @@ def _place(cluster: Cluster, servers: Sequence[list[int]]) -> list[Spot]:
         for turn, gpu in enumerate(server):
             angle = start + 2 * math.pi * turn / len(server)
             x = (at + 0.5 + radius * math.cos(angle)) / len(servers)
-            label = device_label(cluster.devices[gpu].name).rpartition(" ")[2]
+            label = cluster.devices[gpu].label.rpartition(" ")[2]
             spots.append(Spot(x, 0.5 + radius * math.sin(angle), label, gpu))
     return spots
 

@@ -12,7 +12,6 @@ from enplace.names.groups import Grouping
 from enplace.pictures.palette import colour_numbers
 from enplace.text import count, ms, size
 from enplace.values.arrays import BoolArray
-from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.holdings import contents_at, split_at_peak
@@ -185,7 +184,7 @@ class _Naming:
         types, self._type = np.unique(schedule.problem.profile.op_types, return_inverse=True)
         self._types = types.tolist()
         self._colours = colour_numbers(schedule.problem.cluster)
-        self.devices = [device_label(each.name) for each in schedule.problem.cluster.devices]
+        self.devices = [each.label for each in schedule.problem.cluster.devices]
 
     def of_ops(self, title: str, op: IntArray) -> list[Names]:
         """Name ops, their types and layers."""

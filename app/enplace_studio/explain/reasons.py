@@ -9,7 +9,6 @@ import numpy as np
 from enplace.text import count, ms, size
 from enplace.values.arrays import IntArray
 from enplace.values.constraints import Lock, Pin
-from enplace.values.device_names import device_label
 from enplace.values.pins import FREE
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL
@@ -120,7 +119,7 @@ def why_not(problem: Problem, ops: IntArray, device: int) -> Why | None:
             text = f"{_some(problem, kept_off)} must not run there: {why}"
             return Why("must not run there", "", why, text, tuple(kept_off.tolist()))
     if (locked := find_lock(problem, ops, device)) is not None:
-        why = f"{device_label(problem.cluster.devices[locked].name)} is locked"
+        why = f"{problem.cluster.devices[locked].label} is locked"
         return Why("must not run there", "", why, why, tuple(ops.tolist()))
     return None
 

@@ -11,7 +11,6 @@ from enplace.machine.limits import Limit, name_group, number_parts, sum_parts
 from enplace.names.groups import Grouping
 from enplace.text import count, elide_middle, ms
 from enplace.values.arrays import IntArray
-from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.differences import path_parts
 
@@ -245,4 +244,4 @@ def last_input(schedule: Schedule, op: int) -> tuple[float, int | None, int | No
 
 def device_of(schedule: Schedule, device: int) -> str:
     """Return the name of a device on screen."""
-    return device_label(schedule.problem.cluster.devices[device].name)
+    return schedule.problem.cluster.devices[device].label

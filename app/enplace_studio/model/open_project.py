@@ -11,7 +11,6 @@ from enplace.frameworks.measured import MeasuredRun
 from enplace.names.groups import Grouping, name_ops, open_groups
 from enplace.values.cluster import Cluster
 from enplace.values.constraints import Constraints, Pin, Row
-from enplace.values.device_names import device_label
 from enplace.values.device_scopes import scope_pins
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, Problem
@@ -248,7 +247,7 @@ class OpenProject:
 
     def device_label(self, device: int) -> str:
         """Return a readable name for a device: ``GPU 0``."""
-        return device_label(self.problem.cluster.devices[device].name)
+        return self.problem.cluster.devices[device].label
 
 
 def is_same_work(one: OpenProject | None, other: OpenProject | None) -> bool:

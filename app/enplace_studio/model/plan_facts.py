@@ -22,7 +22,6 @@ from enplace.text import (
     shows_tie,
     size,
 )
-from enplace.values.device_names import device_label
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
@@ -129,8 +128,7 @@ def peak_text(schedule: Schedule) -> str:
     used = np.flatnonzero(schedule.peak_bytes * 100 >= schedule.problem.cluster.capacity_bytes)
     devices = schedule.problem.cluster.devices
     return ", ".join(
-        f"{device_label(devices[d].name)} {size(int(schedule.peak_bytes[d]))}"
-        for d in used.tolist()
+        f"{devices[d].label} {size(int(schedule.peak_bytes[d]))}" for d in used.tolist()
     )
 
 
@@ -255,7 +253,7 @@ def _memory_lines(both: tuple[Schedule, Schedule]) -> list[Difference]:
         highest = [int(peak[used].max()) for peak in peaks]
         return [_line("highest peak", [size(peak) for peak in highest])]
     return [
-        _line(f"peak {device_label(devices[d].name)}", [size(int(peak[d])) for peak in peaks])
+        _line(f"peak {devices[d].label}", [size(int(peak[d])) for peak in peaks])
         for d in used.tolist()
     ]
 

@@ -10,7 +10,6 @@ from PySide6.QtCore import QObject, Signal
 
 from enplace.errors import EnplaceError
 from enplace.text import percent, size
-from enplace.values.device_names import device_label
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
@@ -118,7 +117,7 @@ def lack(schedule: Schedule) -> str:
     cluster = schedule.problem.cluster
     over = schedule.peak_bytes - cluster.capacity_bytes
     worst = int(np.argmax(over))
-    return f"{device_label(cluster.devices[worst].name)} needs {size(int(over[worst]))} more"
+    return f"{cluster.devices[worst].label} needs {size(int(over[worst]))} more"
 
 
 def unfit_text(schedule: Schedule) -> str:
@@ -131,7 +130,7 @@ def full_text(schedule: Schedule) -> str:
     """Name the device that a schedule nearly fills: ``GPU 0 99.6 % full``; empty if none."""
     devices = schedule.problem.cluster.devices
     full = [
-        (peak / device.memory_bytes, device_label(device.name))
+        (peak / device.memory_bytes, device.label)
         for device, peak in zip(devices, schedule.peak_bytes.tolist(), strict=True)
         if is_nearly_full(device, peak)
     ]

@@ -20,7 +20,6 @@ from enplace.machine import critical_path
 from enplace.names.groups import Grouping
 from enplace.names.rules import find_device
 from enplace.names.titles import make_path, title
-from enplace.values.device_names import device_label
 from enplace.values.pins import FREE
 from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, Profile
@@ -157,7 +156,7 @@ def _find_anywhere(project: OpenProject, wanted: str) -> BoolArray:
         devices = [
             number
             for number, device in enumerate(project.problem.cluster.devices)
-            if wanted in f"{device.name} {device_label(device.name)}".lower()
+            if wanted in f"{device.name} {device.label}".lower()
         ]
         found |= np.isin(current.plan.device, devices)
     return found

@@ -10,7 +10,6 @@ import numpy as np
 from PySide6.QtGui import QAction
 
 from enplace.text import count
-from enplace.values.device_names import device_label
 from enplace.values.profile import Profile
 from enplace_studio.model.method_facts import OBJECTIVES, time_text, why_not_for
 from enplace_studio.model.open_project import OpenProject
@@ -85,7 +84,7 @@ def _op_note(project: OpenProject, op: int) -> str:
     if project.current is None:
         return kind
     cluster = project.current.schedule.problem.cluster
-    return f"{kind}, {device_label(cluster.devices[project.current.plan.device[op]].name)}"
+    return f"{kind}, {cluster.devices[project.current.plan.device[op]].label}"
 
 
 def _actions(menus: Menus) -> Iterable[Command]:

@@ -33,7 +33,6 @@ from enplace.machine.pipelines.pipeline import (
 from enplace.pictures.palette import colour_numbers
 from enplace.text import count, ms, percent, size
 from enplace.values.cluster import Device
-from enplace.values.device_names import device_label
 from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -110,7 +109,7 @@ class PipelineCanvas(TimeCanvas):
             used = {device for stage in pipeline.stages for device in stage.devices}
             self._rows = sorted(used)
             devices = schedule.problem.cluster.devices
-            self._names = [device_label(devices[device].name) for device in self._rows]
+            self._names = [devices[device].label for device in self._rows]
             self._surface.end_us = max(pipeline.makespan_us, whole_us, 1e-9)
             self._further = set(further_stages(pipeline))
             problem, plan = schedule.problem, schedule.plan
@@ -310,14 +309,14 @@ class PipelineCanvas(TimeCanvas):
                 stage = self.pipeline.stages[slot.stage]
                 return (
                     f"sample {slot.microbatch + 1}, stage {slot.stage + 1}{which}, {way}: "
-                    f"{device_label(devices[slot.device].name)} {PART_NAMES[slot.part]} for "
+                    f"{devices[slot.device].label} {PART_NAMES[slot.part]} for "
                     f"{ms(slot.finish_us - slot.start_us)}, from {ms(slot.start_us)}\n"
                     f"{count(len(stage.ops), 'op')}"
                 )
         for each in self.pipeline.exchange:
             if self.exchange_box(each).contains(at):
                 return (
-                    f"{device_label(devices[each.device].name)} sends and receives "
+                    f"{devices[each.device].label} sends and receives "
                     f"{size(each.n_bytes)} {EXCHANGED}, for {ms(each.finish_us - each.start_us)}"
                 )
         for device in self._rows:
@@ -329,7 +328,7 @@ class PipelineCanvas(TimeCanvas):
             if lane.top() <= at.y() <= lane.bottom() and at.x() < lane.left():
                 parts, load_us = self._parts_us[device], float(self._loads_us[device])
                 return (
-                    f"{device_label(devices[device].name)}, for one sample: {ms(load_us)}\n"
+                    f"{devices[device].label}, for one sample: {ms(load_us)}\n"
                     f"compute   {ms(float(parts[COMPUTE]))}\nin   {ms(float(parts[IN]))}\n"
                     f"out   {ms(float(parts[OUT]))}"
                 )
@@ -338,13 +337,13 @@ class PipelineCanvas(TimeCanvas):
 
 def _idle_tip(pipeline: PipelineSchedule, owner: Device, number: int, when_us: float) -> str:
     share, why = find_bubble(pipeline, number, when_us)
-    return f"{device_label(owner.name)} is idle: {why}\nidle {percent(share)} of the time in all"
+    return f"{owner.label} is idle: {why}\nidle {percent(share)} of the time in all"
 
 
 def _memory_tip(pipeline: PipelineSchedule, owner: Device, number: int, when_us: float) -> str:
     curve = pipeline.memory[number]
     return (
-        f"{device_label(owner.name)} holds {size(int(curve.bytes[curve.index_at(when_us)]))} at "
+        f"{owner.label} holds {size(int(curve.bytes[curve.index_at(when_us)]))} at "
         f"{ms(when_us)}\nat most {size(curve.peak_bytes)} of {size(owner.capacity_bytes)}, "
         f"for {count(pipeline.in_flight[number], 'sample')} in flight"
     )

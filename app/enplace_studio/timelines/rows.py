@@ -15,7 +15,6 @@ from enplace.pictures.tracks import Track, channel_tracks, device_tracks, make_t
 from enplace.text import ms, size
 from enplace.values.arrays import BoolArray
 from enplace.values.cluster import Cluster
-from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.prediction import device_times, error_text
@@ -171,7 +170,7 @@ def _device_rows(schedule: Schedule, device: int, group: IntArray | None) -> Ite
             continue
         yield Row(
             **vars(track),
-            title="" if track.lane else device_label(described.name),
+            title="" if track.lane else described.label,
             note=f"{busy * 100:.0f} % busy" if len(track.numbers) else "not used",
             thin=len(tracks) > 1 or (described.kind == "cpu" and busy < NEXT_TO_NOTHING),
             odd=_alternate(track.numbers, group),
@@ -185,7 +184,7 @@ def _measured_rows(
     ops = np.flatnonzero((run.op_device == device) & (run.op_finish_us > run.op_start_us))
     if not len(ops):
         return
-    name = device_label(schedule.problem.cluster.devices[device].name)
+    name = schedule.problem.cluster.devices[device].label
     track = make_track(name, (device, 0), ops, run.op_start_us, run.op_finish_us)
     predicted_us, measured_us = device_times(schedule, run, device)
     off = error_text(predicted_us, measured_us)
@@ -274,11 +273,11 @@ def _short_names(cluster: Cluster) -> list[str]:
     """Shorten a GPU's name to its number if that is unambiguous."""
     numbers = [re.search(r"\d+$", device.name) for device in cluster.devices]
     short = [
-        found.group() if found and cluster.devices[d].kind == "gpu" else device_label(device.name)
+        found.group() if found and cluster.devices[d].kind == "gpu" else device.label
         for d, (device, found) in enumerate(zip(cluster.devices, numbers, strict=True))
     ]
     unique = len(set(short)) == len(short)
-    return short if unique else [device_label(device.name) for device in cluster.devices]
+    return short if unique else [device.label for device in cluster.devices]
 
 
 @dataclass(frozen=True)

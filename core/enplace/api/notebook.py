@@ -16,7 +16,6 @@ from enplace.pictures.profile_svg import profile_svg
 from enplace.pictures.timeline_svg import timeline_svg
 from enplace.text import factor, size
 from enplace.values.cluster import Cluster
-from enplace.values.device_names import device_label
 from enplace.values.profile import Profile
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
@@ -31,7 +30,7 @@ def cluster_html(cluster: Cluster) -> str:
     """Show a cluster's devices, and the bandwidth of its links."""
     rows = [
         (
-            device_label(device.name),
+            device.label,
             size(device.capacity_bytes),
             factor(device.speed),
             str(device.lanes),

@@ -25,7 +25,6 @@ from enplace.text import listed
 from enplace.values.arrays import inverse
 from enplace.values.batch import with_batch
 from enplace.values.cluster import Cluster
-from enplace.values.device_names import device_label
 from enplace.values.plan import Plan, follow_graph
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
@@ -128,7 +127,7 @@ def check_runnable(plan: Plan, cluster: Cluster, *, recomputes: bool = False) ->
             "--replicate, by a method that leaves ops as they are"
         )
     if plan.recompute and not recomputes:
-        where = listed([device_label(cluster.devices[d].name) for d in plan.recompute])
+        where = listed([cluster.devices[d].label for d in plan.recompute])
         raise PipelineError(
             f"the plan recomputes activations on {where}, which a run cannot do yet; make a plan "
             "without --recompute"

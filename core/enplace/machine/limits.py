@@ -9,7 +9,6 @@ import numpy as np
 from enplace.machine import CriticalPath, critical_path, simulate
 from enplace.names.groups import Grouping
 from enplace.values.arrays import FloatArray, IntArray
-from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
 
 SHORT_US = 0.5
@@ -137,4 +136,4 @@ def name_group(schedule: Schedule, grouping: Grouping, op: int) -> str:
 
 
 def _device(schedule: Schedule, device: int) -> str:
-    return device_label(schedule.problem.cluster.devices[device].name)
+    return schedule.problem.cluster.devices[device].label

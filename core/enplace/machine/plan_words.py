@@ -13,7 +13,6 @@ from enplace.names.groups import Grouping
 from enplace.names.titles import number_key
 from enplace.text import count, joined, ms, percent
 from enplace.values.arrays import BoolArray
-from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
 
@@ -28,7 +27,7 @@ _NUMBERED = re.compile(r"(.*?)(\d+)(?:–(\d+))?")
 def say_where(schedule: Schedule, grouping: Grouping) -> list[str]:
     """Say for each device which groups run there, all or most of them, and which are divided."""
     shares = _shares(schedule, grouping)
-    labels = [device_label(device.name) for device in schedule.problem.cluster.devices]
+    labels = [device.label for device in schedule.problem.cluster.devices]
     sentences = []
     for device, label in enumerate(labels):
         share = shares[:, device]
@@ -127,11 +126,11 @@ def _say_busy(schedule: Schedule) -> list[str]:
     share = schedule.busy_us[gpus] / (schedule.makespan_us * schedule.problem.cluster.lanes[gpus])
     most = int(np.argmax(share))
     sentences = [
-        f"{device_label(devices[gpus[most]].name)} is the busiest: it computes for "
+        f"{devices[gpus[most]].label} is the busiest: it computes for "
         f"{percent(float(share[most]))} of the step."
     ]
     is_idle: BoolArray = share < 1 - WHOLE
-    if names := [device_label(devices[gpus[at]].name) for at in np.flatnonzero(is_idle).tolist()]:
+    if names := [devices[gpus[at]].label for at in np.flatnonzero(is_idle).tolist()]:
         verb = "does" if len(names) == 1 else "do"
         sentences.append(f"{joined(names)} {verb} next to nothing.")
     return sentences

@@ -24,7 +24,6 @@ from enplace.placing.stop import Stop
 from enplace.readers.archive import Project
 from enplace.text import capital, ms, percent, seconds, size, table
 from enplace.values.cluster import Cluster
-from enplace.values.device_names import device_label
 from enplace.values.problem import Problem
 from enplace.values.result import Result
 from enplace.writers import write_plan
@@ -93,7 +92,7 @@ class Row:
         if self.result is None:
             return ""
         device, peak = self.cluster.devices[self.fullest], float(self.peak_bytes[self.fullest])
-        return f"{device_label(device.name)}: {size(peak)} of {size(device.capacity_bytes)}"
+        return f"{device.label}: {size(peak)} of {size(device.capacity_bytes)}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -134,7 +133,7 @@ class Fit:
         row = self.rows[0]
         if row.fits:
             free = size(row.cluster.capacity_bytes[row.fullest] - row.peak_bytes[row.fullest])
-            name = device_label(row.cluster.devices[row.fullest].name)
+            name = row.cluster.devices[row.fullest].label
             return f"It fits as it is: {name}, the fullest, has {free} free."
         found = sum(each.fits for each in self.rows)
         known = (

@@ -10,7 +10,6 @@ from html import escape
 from enplace.pictures.svg import MARGIN, fitted, frame, heading
 from enplace.text import count, elide_middle, rate
 from enplace.values.cluster import Cluster
-from enplace.values.device_names import device_label
 
 TOP, LEFT, CELL_W, CELL_H = 72, 110, 74, 26
 MOST_DEVICES = 16
@@ -23,7 +22,7 @@ def cluster_svg(cluster: Cluster) -> str:
     A star marks links that share a channel with others. Of many devices, the first are drawn.
     """
     n_shown = min(cluster.n_devices, MOST_DEVICES)
-    names = [device_label(device.name) for device in cluster.devices[:n_shown]]
+    names = [device.label for device in cluster.devices[:n_shown]]
     width = max(LEFT + CELL_W * n_shown + MARGIN, 440)
     parts = [heading(f"{elide_middle(cluster.name, 24)}: bandwidth from row to column")]
     for number, name in enumerate(names):

@@ -15,7 +15,6 @@ from enplace.pictures.graph_layout import CARD_H, Arrangement, arrange
 from enplace.pictures.palette import colour_numbers, device_class
 from enplace.pictures.svg import MARGIN, Meaning, fitted, frame, heading, legend, legend_height
 from enplace.text import count, elide_middle, ms, percent, size
-from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
 
 WIDTH = 1168.0
@@ -54,7 +53,7 @@ def _meanings(schedule: Schedule) -> list[Meaning]:
     cluster = schedule.problem.cluster
     devices, colours = cluster.devices, colour_numbers(cluster)
     used = np.unique(schedule.plan.device).tolist()
-    names = [device_label(devices[device].name) for device in used]
+    names = [devices[device].label for device in used]
     items = [
         (device_class(colours[device]), name, f"Most of the group runs on {name}")
         for device, name in zip(used, names, strict=True)
@@ -100,7 +99,7 @@ def _cards(schedule: Schedule, grouping: Grouping, places: Arrangement) -> Itera
     time_us = schedule.op_finish_us - schedule.op_start_us
     share = device_shares(grouping, plan.device, time_us, cluster.n_devices)
     spent_us = np.bincount(grouping.group, weights=time_us, minlength=grouping.n_groups)
-    labels = [device_label(device.name) for device in cluster.devices]
+    labels = [device.label for device in cluster.devices]
     colours = colour_numbers(cluster)
     for group, text in enumerate(places.texts):
         x, y, width = (float(each[group]) for each in (places.x, places.y, places.width))

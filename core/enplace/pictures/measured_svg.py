@@ -8,7 +8,6 @@ from enplace.pictures.svg import MARGIN, frame, heading
 from enplace.pictures.timeline_svg import ROW, TOP, WIDTH, bars, time_axis, track_row
 from enplace.pictures.tracks import make_track
 from enplace.text import elide_middle
-from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
 
@@ -29,9 +28,7 @@ def measured_svg(
     end_us = max(schedule.makespan_us, float(np.nanmax(finish_us, initial=0.0)))
     kinds = {"predicted": predicted, "measured": (device, start_us, finish_us)}
     rows = [
-        make_track(
-            f"{device_label(each.name)}, {kind}", (number, 0), np.flatnonzero(on == number), *times
-        )
+        make_track(f"{each.label}, {kind}", (number, 0), np.flatnonzero(on == number), *times)
         for number, each in enumerate(schedule.problem.cluster.devices)
         for kind, (on, *times) in kinds.items()
     ]

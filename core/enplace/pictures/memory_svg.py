@@ -13,7 +13,6 @@ from enplace.pictures.palette import colour_numbers, device_class
 from enplace.pictures.svg import MARGIN, Meaning, fitted, frame, heading, legend
 from enplace.pictures.timeline_svg import LEFT, RIGHT, TOP, WIDTH, time_axis
 from enplace.text import size
-from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
 
@@ -47,7 +46,7 @@ def _chart(schedule: Schedule, device: int, top: float) -> Iterator[str]:
         f"V{bottom - used * scale:.1f}h{step:g}"
         for used in column_peaks(schedule, device, COLUMNS).tolist()
     )
-    name = device_label(machine.name)
+    name = machine.label
     colour = colour_numbers(schedule.problem.cluster)[device]
     yield (
         f'<text class="text" x="{MARGIN}" y="{top + 16:g}" font-weight="600">'

@@ -13,7 +13,6 @@ from enplace.pictures.palette import colour_numbers, device_class
 from enplace.pictures.svg import MARGIN, Meaning, frame, heading, legend, legend_height
 from enplace.pictures.tracks import Track, busiest, channel_tracks, lane_tracks, trace_path
 from enplace.text import count, elide_middle, ms, percent, size
-from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
@@ -179,7 +178,7 @@ def _meanings(schedule: Schedule) -> Iterator[Meaning]:
     cluster = schedule.problem.cluster
     found = zip(cluster.devices, colour_numbers(cluster), busy_fraction(schedule), strict=True)
     for device, colour, busy in found:
-        name = device_label(device.name)
+        name = device.label
         text = f"{elide_middle(name, 16)}, {percent(busy)} busy"
         yield device_class(colour), text, f"{name} is busy {percent(busy)} of the step"
     if len(schedule.transfer_tensor):

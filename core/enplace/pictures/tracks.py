@@ -75,7 +75,7 @@ def device_tracks(schedule: Schedule, device: int, lasting: bool = False) -> lis
     mine = schedule.plan.device == device
     ops = np.flatnonzero(mine & (finish_us > start_us) if lasting else mine)
     used = int(schedule.op_lane[ops].max(initial=0)) + 1
-    name = device_label(schedule.problem.cluster.devices[device].name)
+    name = schedule.problem.cluster.devices[device].label
     return [
         make_track(
             f"{name}, lane {lane}" if used > 1 else name,

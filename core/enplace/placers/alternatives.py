@@ -16,7 +16,6 @@ from enplace.placing.settle import by_placed_rank, settle
 from enplace.text import listed, ms, size
 from enplace.values.arrays import IntArray
 from enplace.values.cluster import Cluster
-from enplace.values.device_names import device_label
 from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
@@ -75,7 +74,7 @@ class Alternative:
             device, peak = self.cluster.devices[gpu], int(self.peak_bytes[gpu])
             if peak:
                 over = f" of {size(device.capacity_bytes)}" * (peak > device.capacity_bytes)
-                names.setdefault(f"{size(peak)}{over}", []).append(device_label(device.name))
+                names.setdefault(f"{size(peak)}{over}", []).append(device.label)
         if [len(on) for on in names.values()] == [len(self.cluster.gpus)]:
             return f"{next(iter(names))} each"
         return ", ".join(f"{peak} on {listed(on)}" for peak, on in names.items())

@@ -46,7 +46,6 @@ from enplace.placing.prices import about_price, rounds_price_us
 from enplace.text import count, listed, percent
 from enplace.values.arrays import IntArray
 from enplace.values.cluster import Cluster
-from enplace.values.device_names import device_label
 from enplace.values.op_kinds import OpKind, OpPass
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import CONTROL, Profile
@@ -211,7 +210,7 @@ class Replicas:
 
     def names(self, gpus: Iterable[int]) -> list[str]:
         """Return the names of some devices on screen."""
-        return [device_label(self.cluster.devices[gpu].name) for gpu in gpus]
+        return [self.cluster.devices[gpu].label for gpu in gpus]
 
 
 def mirrored(

@@ -219,7 +219,7 @@ class Serving:
             found.append(
                 {
                     "name": device.name,
-                    "label": device_label(device.name),
+                    "label": device.label,
                     "title": "" if is_host else self.machine.kind_of(share.device).gpu.title,
                     "first_layer": begin if share.n_layers else None,
                     "layers": share.n_layers,

@@ -80,6 +80,11 @@ class Device:
             raise ClusterError(f"device '{self.name}': lanes is {self.lanes}; use 1 to 1024")
 
     @property
+    def label(self) -> str:
+        """Its name on screen: ``GPU 0``."""
+        return device_label(self.name)
+
+    @property
     def memory_bytes(self) -> int:
         """All of its memory, with the reserve."""
         return self.capacity_bytes + self.reserve_bytes
@@ -179,7 +184,7 @@ class Cluster:
 
     def __str__(self) -> str:
         """Describe the devices and the links, a line each."""
-        label = [device_label(device.name) for device in self.devices]
+        label = [device.label for device in self.devices]
         devices = [["device", "memory", "reserve", "speed", "lanes"]]
         devices += [
             [

@@ -5,7 +5,6 @@ from __future__ import annotations
 from enplace.text import listed, percent, size
 from enplace.values.arrays import IntArray
 from enplace.values.cluster import Cluster, Device
-from enplace.values.device_names import device_label
 
 NEARLY_FULL = 0.95
 """Share of a device's memory above which a plan that fits is said to fill it nearly."""
@@ -24,7 +23,7 @@ def about_full(cluster: Cluster, peak_bytes: IntArray) -> str:
     peak_bytes : int array, shape (n_devices,)
     """
     full = [
-        f"{device_label(device.name)} ({percent(peak / device.memory_bytes)})"
+        f"{device.label} ({percent(peak / device.memory_bytes)})"
         for device, peak in zip(cluster.devices, peak_bytes.tolist(), strict=True)
         if is_nearly_full(device, peak)
     ]
@@ -41,6 +40,6 @@ def about_reserves(cluster: Cluster) -> str:
     names: dict[int, list[str]] = {}
     for device in cluster.devices:
         if device.reserve_bytes:
-            names.setdefault(device.reserve_bytes, []).append(device_label(device.name))
+            names.setdefault(device.reserve_bytes, []).append(device.label)
     kept = [f"{size(n_bytes)} on {listed(on)}" for n_bytes, on in names.items()]
     return f"In reserve, and not counted above: {'; '.join(kept)}." if kept else ""

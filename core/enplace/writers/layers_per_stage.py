@@ -17,7 +17,6 @@ from enplace.errors import PlanError
 from enplace.names.whole import LayerChain, find_chain
 from enplace.text import count, listed
 from enplace.values.arrays import IntArray
-from enplace.values.device_names import device_label
 from enplace.values.result import Result
 from enplace.values.splits import rewriting
 from enplace.writers.registry import Write, exporter
@@ -135,7 +134,7 @@ def _home(result: Result, ops: IntArray) -> int | None:
 
 
 def _labels(result: Result) -> list[str]:
-    return [device_label(each.name) for each in result.schedule.problem.cluster.devices]
+    return [each.label for each in result.schedule.problem.cluster.devices]
 
 
 def _is_gpu(result: Result, device: int) -> bool:

@@ -20,7 +20,6 @@ from enplace.pictures.timeline_svg import busy_fraction, timeline_svg
 from enplace.pictures.web_page import chip, fact, page, pairs, section
 from enplace.text import change_text, count, gap_text, joined, ms, percent, size
 from enplace.values.constraints import DEVICE, OP, Kind, Row
-from enplace.values.device_names import device_label
 from enplace.values.plan_facts import facts_to_json
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.profile import Profile
@@ -160,7 +159,7 @@ def _devices(schedule: Schedule) -> str:
         peak, capacity = int(schedule.peak_bytes[number]), int(device.capacity_bytes)
         warning = ' class="bad"' if peak > capacity else ""
         rows.append(
-            f"<tr><td>{chip(colours[number])}{escape(device_label(device.name))}</td><td>{ops[number]:,}</td>"
+            f"<tr><td>{chip(colours[number])}{escape(device.label)}</td><td>{ops[number]:,}</td>"
             f"<td>{ms(float(schedule.busy_us[number]))}</td><td>{percent(fractions[number])}</td>"
             f"<td{warning}>{size(peak)} of {size(capacity)}</td>"
             f"<td{warning}>{percent(peak / capacity)}</td></tr>"
@@ -190,7 +189,7 @@ def _constraints(problem: Problem) -> str:
 
 def _say(kind: Kind, rows: Sequence[Row], problem: Problem) -> list[tuple[str, str]]:
     names = problem.profile.op_names
-    devices = [device_label(device.name) for device in problem.cluster.devices]
+    devices = [device.label for device in problem.cluster.devices]
     if kind.roles == (OP, DEVICE):
         places: dict[str, list[str]] = {}
         for op, device in rows:

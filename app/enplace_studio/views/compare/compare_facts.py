@@ -10,7 +10,6 @@ import numpy as np
 from enplace.machine import CriticalPath
 from enplace.names.groups import Grouping
 from enplace.text import count, elide_middle, ms, ms_changes, size
-from enplace.values.device_names import device_label
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
@@ -125,7 +124,7 @@ def waterfall(
 def path_by_place(schedule: Schedule, path: CriticalPath) -> dict[str, dict[str, float]]:
     """Sum a critical path's compute by device and its transfers by link, in microseconds."""
     n, length_us = schedule.problem.cluster.n_devices, path.finish_us - path.start_us
-    names = [device_label(device.name) for device in schedule.problem.cluster.devices]
+    names = [device.label for device in schedule.problem.cluster.devices]
     moves, compute, transfers = path.is_transfer, {}, {}
     by_device = np.bincount(
         schedule.plan.device[path.number[~moves]], length_us[~moves], minlength=n
@@ -271,7 +270,7 @@ def _device_lines(first: Schedule, second: Schedule) -> list[Line]:
     both, devices = (first, second), first.problem.cluster.devices
     busy = sorted(busy_devices(both))
     others = sorted(used_devices(both) - set(busy))
-    parts = [(device_label(devices[d].name), [d]) for d in [*busy, *others[: len(others) == 1]]]
+    parts = [(devices[d].label, [d]) for d in [*busy, *others[: len(others) == 1]]]
     if len(others) > 1:
         parts.append((f"{len(others)} others", others))
     return [

@@ -16,7 +16,6 @@ from enplace.names.group_facts import device_shares
 from enplace.names.groups import Grouping
 from enplace.pictures.palette import colour_numbers
 from enplace.values.arrays import sum_at
-from enplace.values.device_names import device_label
 from enplace.values.pins import FREE
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
@@ -83,7 +82,7 @@ def plan_stages(schedule: Schedule) -> PlanStages:
     found = stages_of(problem, schedule.plan, backward.astype(np.int64))
     stages = []
     for at, stage in enumerate(found):
-        where = ", ".join(device_label(problem.cluster.devices[d].name) for d in stage.devices)
+        where = ", ".join(problem.cluster.devices[d].label for d in stage.devices)
         way = ("backward" if stage.backward else "forward") if backward.any() else ""
         stages.append(StageFact(at + 1, stage.devices, stage.backward, where, way))
     return PlanStages(tuple(stages), number_of_stage(found, problem.profile.n_ops))

@@ -11,7 +11,6 @@ import numpy as np
 from enplace.frameworks.measured import MeasuredRun
 from enplace.names.groups import Grouping, name_ops
 from enplace.text import count, elide_middle, listed, ms, size
-from enplace.values.device_names import device_label
 from enplace.values.measurement import ESTIMATED
 from enplace.values.pins import FREE
 from enplace.values.problem import Problem
@@ -159,7 +158,7 @@ def _weights_bytes(model: Profile, op: int) -> int:
 def place_sentence(problem: Problem, schedule: Schedule | None, ops: IntArray) -> str:
     """Say where the selection runs, if divided, and its pins, colocation and forbidden devices."""
     sentences = [_pin_sentence(problem, ops)]
-    names = [device_label(device.name) for device in problem.cluster.devices]
+    names = [device.label for device in problem.cluster.devices]
     counts = where(schedule, ops) if schedule is not None else np.zeros(1, dtype=np.int64)
     if np.count_nonzero(counts) > 1:
         parts = [f"{counts[d]:,} on {names[d]}" for d in np.flatnonzero(counts).tolist()]
@@ -200,7 +199,7 @@ def _pin_sentence(problem: Problem, ops: IntArray) -> str:
     devices = problem.cluster.devices
     pinned_to = problem.pinned_to[ops]
     held = pinned_to[pinned_to != FREE]
-    names = " and ".join(device_label(devices[d].name) for d in np.unique(held).tolist())
+    names = " and ".join(devices[d].label for d in np.unique(held).tolist())
     if not len(held):
         return "Not pinned."
     if len(held) == len(ops):

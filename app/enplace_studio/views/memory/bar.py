@@ -21,7 +21,6 @@ from enplace.machine.pipelines.pipeline import PipelineSchedule
 from enplace.pictures.busy import highest_per_column
 from enplace.pictures.palette import colour_numbers
 from enplace.text import count, elide_middle, ms, size
-from enplace.values.device_names import device_label
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
 from enplace.values.spare_memory import is_nearly_full
@@ -84,7 +83,7 @@ class DeviceMemory(TipWidget):
 
     @property
     def title(self) -> str:
-        return device_label(self.owner.name)
+        return self.owner.label
 
     @property
     def over_bytes(self) -> int:

@@ -10,7 +10,6 @@ from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QLabel, QMenu, QWidget
 
 from enplace.text import count, ms
-from enplace.values.device_names import device_label
 from enplace_studio.explain.holdings import contents_at
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.jobs.solver import Solver
@@ -98,7 +97,7 @@ class MemoryView(ScrollPanel):
             self._texts = [self._about]
             devices = schedule.problem.cluster.devices
             if idle := np.flatnonzero(peaks == 0).tolist():
-                names = ", ".join(device_label(devices[device].name) for device in idle)
+                names = ", ".join(devices[device].label for device in idle)
                 self._texts.append(paragraph(f"not used: {names}"))
         for text in self._texts:
             column.addWidget(text)

@@ -12,7 +12,6 @@ from enplace.machine.pipelines.loads import busiest_us, max_load_us
 from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule, step_rule
 from enplace.summary import describe_pace
 from enplace.text import count, listed, ms, size
-from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.pipelines import (
     MOST_SAMPLES,
@@ -164,7 +163,7 @@ class PipelineView(QWidget):
         ]
         if found.kind != "inference":
             parts.append(f"at most {max(found.in_flight)} in flight")
-        names = [device_label(device.name) for device in schedule.problem.cluster.devices]
+        names = [device.label for device in schedule.problem.cluster.devices]
         broken = {device for stage in further for device in found.stages[stage].devices}
         self._set_facts(BETWEEN_FACTS.join(parts))
         self.further_button.setVisible(bool(further))
@@ -227,7 +226,7 @@ def what_exceeds(schedule: Schedule, found: PipelineSchedule) -> str:
     """Name the devices whose memory the samples in flight exceed; empty if none."""
     devices = schedule.problem.cluster.devices
     needs = [
-        f"{device_label(device.name)} needs {size(int(peak))} of {size(device.capacity_bytes)}"
+        f"{device.label} needs {size(int(peak))} of {size(device.capacity_bytes)}"
         for device, peak in zip(devices, found.peak_bytes, strict=True)
         if peak > device.capacity_bytes
     ]

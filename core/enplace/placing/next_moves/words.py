@@ -11,7 +11,6 @@ from enplace.names.titles import leaf
 from enplace.placing.next_moves.edits import MOVE, RECOMPUTE, SPLIT, SWAP, Edit
 from enplace.text import count, joined, ms, size
 from enplace.values.arrays import FloatArray, IntArray
-from enplace.values.device_names import device_label
 from enplace.values.problem import LATENCY, THROUGHPUT
 from enplace.values.profile import Profile
 from enplace.values.schedule import Schedule
@@ -156,4 +155,4 @@ def _memory(before: Schedule, after: Schedule) -> list[str]:
 
 
 def _label(schedule: Schedule, device: int) -> str:
-    return device_label(schedule.problem.cluster.devices[device].name)
+    return schedule.problem.cluster.devices[device].label

@@ -102,7 +102,7 @@ def _find_place(cluster: Cluster, devices: list[int]) -> Member:
     """
     script = os.path.basename(sys.argv[0])
     lines = "; ".join(start_lines(cluster, devices, script))
-    names = listed([device_label(cluster.devices[device].name) for device in devices])
+    names = listed([cluster.devices[device].label for device in devices])
     needs = f"the plan has stages on {count(len(devices), 'device')} ({names})"
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         raise EnplaceError(f"{needs}, and each needs a process; start the script by: {lines}")

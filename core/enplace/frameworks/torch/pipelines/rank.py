@@ -43,7 +43,6 @@ from enplace.frameworks.torch.pipelines.weights import Weights
 from enplace.frameworks.torch.record.modules import unwrapped
 from enplace.frameworks.torch.run.hooks import modules_in_plan
 from enplace.frameworks.torch.run.matching import halves_by_name, planned_devices
-from enplace.values.device_names import device_label
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 
@@ -123,7 +122,7 @@ class Pipeline:
     ) -> None:
         self._planned = planned_devices(problem, plan)
         self._halves, self._recompute = halves_by_name(problem, plan), plan.recompute
-        self._names = [device_label(each.name) for each in problem.cluster.devices]
+        self._names = [each.label for each in problem.cluster.devices]
         self._wanted = wanted
         self.member = join(problem, plan, agreed + str(wanted).encode())
         self._device = self.member.device

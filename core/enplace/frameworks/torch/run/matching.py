@@ -17,7 +17,6 @@ from enplace.frameworks.work import check_same_graph
 from enplace.names.passes import split_pass
 from enplace.names.scopes import INPUT as INPUT_SCOPE
 from enplace.text import listed
-from enplace.values.device_names import device_label
 from enplace.values.op_kinds import OpKind
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, Problem
@@ -166,7 +165,7 @@ def check_plan(problem: Problem, plan: Plan, *, in_stages: bool = False) -> None
             "--replicate"
         )
     if plan.recompute and not in_stages:
-        where = listed([device_label(problem.cluster.devices[d].name) for d in plan.recompute])
+        where = listed([problem.cluster.devices[d].label for d in plan.recompute])
         raise PlanError(
             f"the plan recomputes activations on {where}, as stages of a pipeline do; add "
             f"--pipeline"
