@@ -233,7 +233,8 @@ def _layer_numbers(schedule: Schedule, whole: Sequence[str]) -> dict[str, Any]:
         return {}
     names = [device.name for device in schedule.problem.cluster.devices]
     on = {names[device]: number for device, number in found.on.items()}
-    return {"layers": {"count": found.n_layers, "cut": found.n_cut, "on": on}}
+    runs = [{"device": names[device], "layers": number} for device, number in found.runs]
+    return {"layers": {"count": found.n_layers, "cut": found.n_cut, "on": on, "in_order": runs}}
 
 
 def _layer_lines(schedule: Schedule, whole: Sequence[str]) -> list[list[str]]:
@@ -249,8 +250,10 @@ def _layer_lines(schedule: Schedule, whole: Sequence[str]) -> list[list[str]]:
         return [["layers", f"{found.n_layers:,}", many]]
     devices = schedule.problem.cluster.devices
     replicas = {group[0]: f" ({len(group)} replicas)" for group in schedule.plan.replicas}
-    shares = ", ".join(f"{number:,}" for number in found.on.values())
-    where = listed([devices[at].label + replicas.get(at, "") for at in found.on])
+    few = len(found.runs) <= 2 * len(found.on)  # two stages on each device, as in a V
+    runs = found.runs if few else tuple(found.on.items())
+    shares = ", ".join(f"{number:,}" for _, number in runs)
+    where = listed([devices[at].label + replicas.get(at, "") for at, _ in runs])
     return [["layers", f"{found.n_layers:,}", f"{shares} on {where}"]]
 
 
@@ -344,6 +347,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     first = worth_it(schedule, others)
     memory = about_memory(problem, schedule.peak_bytes, schedule.fit_verdict)
     memory += _lacking_in_flight(problem, pipeline)
+    memory += filter(None, [about_waiting(pipeline.kind if pipeline else "")])
     return "\n\n".join([head, *filter(None, [first]), *tables, *memory])
 
 
@@ -478,7 +482,7 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
         devices.append([name, ms(busy), share, ms(sent_us), in_flight, memory, used])
     tables = [table(facts, "lrl"), table(stages, "rllrrrrr"), table(devices, "lrrrrrr")]
     about = [describe_pace(problem, plan, found), measured.about_times, measured.about_passes]
-    about += about_memory(problem, found.peak_bytes)
+    about += [about_waiting(found.kind), *about_memory(problem, found.peak_bytes)]
     return "\n\n".join(filter(None, [head, *tables, *about]))
 
 
@@ -497,12 +501,25 @@ def describe_pace(problem: Problem, plan: Plan, found: PipelineSchedule) -> str:
     )
 
 
+def about_waiting(kind: str) -> str:
+    """Say what is counted until the gradients of weights, if they wait in a kind of pipeline."""
+    from enplace.machine.pipelines.pipeline import WAITING
+
+    if kind not in WAITING:
+        return ""
+    return (
+        "Between a sample's gradients of inputs and those of weights, memory counts what the "
+        "latter read; PyTorch keeps all that the stage made until then, which is more."
+    )
+
+
 def describe_pipelines(problem: Problem, plan: Plan, found: Sequence[PipelineSchedule]) -> str:
     """Show the time per sample and the memory for each number of samples."""
-    kind, full = found[0].kind, ms(found[0].time_per_sample_us)
-    head = f"{problem.profile.name} on {problem.cluster.name}, {plan.method}, {kind} pipeline"
+    on = f"{problem.profile.name} on {problem.cluster.name}"
+    head = f"{on}, {plan.method}, {found[0].kind} pipeline"
     capacity = problem.cluster.capacity_bytes
-    rows = [["samples", "all of them", "per sample", "fullest device", "peak memory", ""]]
+    columns = ["samples", "all of them", "mean per sample", "once full"]
+    rows = [[*columns, "fullest device", "peak memory", ""]]
     for each in found:
         fullest = int((each.peak_bytes / capacity).argmax())
         peak = int(each.peak_bytes[fullest])
@@ -511,15 +528,17 @@ def describe_pipelines(problem: Problem, plan: Plan, found: Sequence[PipelineSch
                 f"{each.n_microbatches:,}",
                 ms(each.makespan_us),
                 ms(each.mean_us),
+                ms(each.time_per_sample_us),
                 problem.cluster.devices[fullest].label,
                 f"{size(peak)} of {size(int(capacity[fullest]))}",
                 "does not fit" if peak > capacity[fullest] else "",
             ]
         )
-    about = "Per sample, filling and draining included; "
-    shown = [head, table(rows, "rrrlrl"), f"{about}once the pipeline is full, {full}."]
+    about = "The mean includes filling and draining; the last is the time per sample between them,"
+    shown = [head, table(rows, "rrrrlrl"), f"{about} once the pipeline is full."]
     times = problem.measured_profile.measured.about_times
-    return "\n\n".join(filter(None, [*shown, times, about_passes(problem)]))
+    about_memory = about_waiting(found[0].kind)
+    return "\n\n".join(filter(None, [*shown, about_memory, times, about_passes(problem)]))
 
 
 def about_memory(
@@ -576,7 +595,7 @@ def comparison(
     rivals: Sequence[Alternative] = (),
 ) -> str:
     """Show one line for each result: how the methods differ; then what needs no planner."""
-    from enplace.placers.alternatives import most_bytes
+    from enplace.machine.pipelines.pipeline import most_bytes
     from enplace.placing.prices import about_price, total_price_us
 
     name = {"throughput": "time per sample", "latency": "latency"}.get(objective)
@@ -661,7 +680,8 @@ def describe_alternatives(rivals: Sequence[Alternative], objective: str) -> list
 
     if len(rivals) < 2:
         return []
-    title = "time per micro-batch" if objective == "throughput" else "step time"
+    pipeline = objective == "throughput"
+    title = "time per micro-batch, once full" if pipeline else "step time"
     plan = rivals[0]
     rows = [["predicted, not measured", title, "the plan", "fits", "memory"]]
     for each in rivals:

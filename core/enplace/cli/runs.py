@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from enplace.summary import about_waiting
 from enplace.text import change_text, count, finite, listed_ops, ms, percent, size, table
 
 if TYPE_CHECKING:
@@ -102,17 +103,17 @@ def _shown(violations: int | None) -> str:
 
 
 def _per_sample(run: MeasuredRun) -> list[list[str]]:
-    """Show the time per micro-batch and per sample of a pipeline."""
+    """Show the mean time of a micro-batch and of a sample of the batch."""
     if not run.pipeline:
         return []
     rows = []
     for what, number in (
         ("micro-batch", run.pipeline["microbatches"]),
-        ("sample", run.pipeline["samples"]),
+        ("sample of the batch", run.pipeline["samples"]),
     ):
         predicted_us = run.predicted_step_time_us / number
         about = f"predicted {ms(predicted_us)}" if math.isfinite(predicted_us) else ""
-        rows.append([f"time per {what}", ms(run.step_time_us / number), about])
+        rows.append([f"mean time per {what}", ms(run.step_time_us / number), about])
     return rows
 
 
@@ -144,6 +145,8 @@ def _stages(run: MeasuredRun) -> str:
     if shared := run.pipeline.get("shared_parameters"):
         head += f", {count(shared, 'parameter')} exchanged between stages"
     about = "\nDropout is off in both runs." * run.pipeline.get("without_dropout", False)
+    if known and (waiting := about_waiting(kind)):
+        about += f"\n{waiting}"
     return f"\n\n{head}\n\n{table(rows, 'lrrrrrr')}{hint}{about}{_own_statistics(run)}"
 
 

@@ -9,8 +9,9 @@ from pkgutil import resolve_name
 
 import numpy as np
 
-from enplace.frameworks.microbatches import Microbatches, on_microbatch
+from enplace.frameworks.microbatches import Microbatches, on_microbatch, plan_on_microbatch
 from enplace.frameworks.registry import framework_of
+from enplace.machine.pipelines.pipeline import step_rule
 from enplace.placers.alternatives import (
     Alternative,
     plan_as_alternative,
@@ -65,7 +66,7 @@ def alternatives_of_run(
     Returns
     -------
     objective : str
-        Of what is predicted: for a pipeline, the time of a micro-batch.
+        Of what is predicted: for a pipeline, the time per micro-batch once it is full.
     found : list of Alternative
         The plan first; empty if the framework names no alternatives, or the plan splits ops.
     """
@@ -77,9 +78,10 @@ def alternatives_of_run(
     if wanted is not None:
         whole = problem.measured_profile.measured  # says which parameters are whose
         part = on_microbatch(problem, wanted.number).profile
+        plan = plan_on_microbatch(problem, plan, wanted.number)
         problem = Problem(replace(part, measured=whole), problem.cluster)
         kind = wanted.schedule if wanted.schedule in PIPELINES else USUAL.pipeline
-        rule = LoadRule(pipeline=kind, microbatches=wanted.number)
+        rule = replace(step_rule(plan, wanted.number), pipeline=kind)
     rivals = all_mirrored(problem) if wanted is None else []
     own = plan_as_alternative(problem, replace(plan, method="this plan"), objective, rule)
     if wanted is None and math.isfinite(predicted_us):

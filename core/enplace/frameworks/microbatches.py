@@ -104,11 +104,16 @@ def on_microbatch(problem: Problem, number: int) -> Problem:
     return replace(problem, measured_profile=with_batch(whole, share_of_profile(whole, number)))
 
 
+def plan_on_microbatch(problem: Problem, plan: Plan, number: int) -> Plan:
+    """Return the plan with the pace at which micro-batches follow each other."""
+    share = share_of_profile(problem.measured_profile, number)
+    return replace(plan, pace_us=plan.pace_us * share)
+
+
 def simulate_batch(problem: Problem, plan: Plan, wanted: Microbatches) -> PipelineSchedule:
     """Simulate a batch as a pipeline of micro-batches; see :func:`on_microbatch`."""
     small, rule = on_microbatch(problem, wanted.number), step_rule(plan, wanted.number)
-    share = share_of_profile(problem.measured_profile, wanted.number)
-    plan = replace(plan, pace_us=plan.pace_us * share)
+    plan = plan_on_microbatch(problem, plan, wanted.number)
     return simulate_pipeline(small, plan, wanted.schedule, wanted.number, rule)
 
 

@@ -16,7 +16,7 @@ from enplace.errors import CancelledError, DoesNotFitError, EnplaceError
 from enplace.files.writing import write_atomically
 from enplace.machine import simulate
 from enplace.machine.op_passes import optimiser_ops
-from enplace.machine.pipelines.pipeline import fill_pipeline
+from enplace.machine.pipelines.pipeline import most_bytes
 from enplace.mends.changes import Change, as_it_is, list_ladders
 from enplace.placing.options import PlaceOptions
 from enplace.placing.run import place
@@ -375,9 +375,8 @@ def _try(change: Change, method: str, options: PlaceOptions) -> Row:
     except EnplaceError as error:
         return Row(change, problem, None, False, False, f"no plan: {error}")
     schedule = result.schedule
-    pipeline = fill_pipeline(schedule.problem, result.plan)
-    peak = schedule.peak_bytes if pipeline is None else pipeline.peak_bytes
-    fits = schedule.fits and bool((peak <= problem.cluster.capacity_bytes).all())
+    peak = most_bytes(schedule)
+    fits = bool((peak <= problem.cluster.capacity_bytes).all())
     if fits:
         return Row(change, problem, result, True, False, "fits", _batch_us(change, result), peak)
     if result.plan.nothing_fits:

@@ -11,7 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,13 +46,21 @@ class LayerCount(NamedTuple):
     ----------
     n_layers, n_cut : int
         All layers, and those with ops on several devices.
-    on : dict of int to int
-        The number of whole layers by device, from the device with the first layer on.
+    runs : tuple of (int, int)
+        Devices with the number of whole layers that follow each other there, in their order.
     """
 
     n_layers: int
     n_cut: int
-    on: dict[int, int]
+    runs: tuple[tuple[int, int], ...]
+
+    @property
+    def on(self) -> dict[int, int]:
+        """The number of whole layers by device, from the device with the first layer on."""
+        whole = Counter[int]()
+        for device, number in self.runs:
+            whole[device] += number
+        return dict(whole)
 
 
 class LayerChain(NamedTuple):
@@ -355,5 +363,6 @@ def count_layers(profile: Profile, layers: Layers, device: IntArray) -> LayerCou
     rank = index_ops(profile).rank
     in_order = sorted((np.array(ops) for ops in layers.values()), key=lambda ops: rank[ops].min())
     homes = [np.unique(device[ops]).tolist() for ops in in_order]
-    whole = Counter(at[0] for at in homes if len(at) == 1)
-    return LayerCount(len(homes), len(homes) - whole.total(), dict(whole))
+    whole = [at[0] for at in homes if len(at) == 1]
+    runs = tuple((device, len(list(each))) for device, each in groupby(whole))
+    return LayerCount(len(homes), len(homes) - len(whole), runs)

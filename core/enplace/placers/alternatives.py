@@ -9,7 +9,7 @@ import numpy as np
 
 from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
-from enplace.machine.pipelines.pipeline import fill_pipeline
+from enplace.machine.pipelines.pipeline import most_bytes
 from enplace.placers.data_parallel import Replicas
 from enplace.placing.prices import total_price_us
 from enplace.placing.settle import by_placed_rank, settle
@@ -19,7 +19,6 @@ from enplace.values.cluster import Cluster
 from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
-from enplace.values.schedule import Schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,10 +141,3 @@ def plan_as_alternative(
         about,
         price_us=total_price_us(schedule) * (objective == STEP_TIME),
     )
-
-
-def most_bytes(schedule: Schedule) -> IntArray:
-    """Return the peak memory of each device, with the samples in flight of a pipeline."""
-    full = fill_pipeline(schedule.problem, schedule.plan)
-    peak_bytes = schedule.peak_bytes
-    return peak_bytes if full is None else np.maximum(peak_bytes, full.peak_bytes)

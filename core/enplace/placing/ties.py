@@ -28,7 +28,7 @@ from enplace.machine import simulate
 from enplace.machine.latency import find_pass_subgraphs, latency_us
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us
-from enplace.machine.pipelines.pipeline import planned_rule, simulate_pipeline
+from enplace.machine.pipelines.pipeline import most_bytes, planned_rule
 from enplace.machine.subgraphs import count_returns
 from enplace.placing.candidates import all_on_one, unordered
 from enplace.placing.incumbents import BETTER
@@ -328,15 +328,10 @@ class _Choice:
 
     def _rate(self, schedule: Schedule) -> _Rated:
         problem, plan = schedule.problem, schedule.plan
-        value_us, peak_bytes = schedule.makespan_us, schedule.peak_bytes
+        value_us, peak_bytes = schedule.makespan_us, most_bytes(schedule)
         returns: tuple[int, ...] = ()
         if plan.objective != STEP_TIME:
             value_us, returns = _value_us(problem, plan), _count_returns(problem, plan)
-        if self._in_flight:
-            rule = planned_rule(plan)
-            n = max(3 * problem.cluster.n_devices, rule.microbatches)
-            found = simulate_pipeline(problem, plan, rule.pipeline, n, rule)
-            peak_bytes = np.maximum(peak_bytes, found.peak_bytes)
         share = float((peak_bytes / problem.cluster.capacity_bytes).max())
         charged_us = value_us + self.has_price * total_price_us(schedule)
         fullest = math.ceil(100 * share - 1e-9)

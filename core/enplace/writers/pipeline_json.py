@@ -70,16 +70,18 @@ def pipelines_document(problem: Problem, found: Sequence[PipelineSchedule]) -> d
     """List the time and the peak memory of a plan for each number of microbatches.
 
     ``mean_us`` is the time of all microbatches over their number: a pipeline fills and drains too.
+    ``time_per_sample_us`` is that of one more, once the pipeline is full; it has the share of what
+    runs once for so many.
     """
     names = [device.name for device in problem.cluster.devices]
     return {
         "pipeline": found[0].kind,
-        "time_per_sample_us": found[0].time_per_sample_us,
         "points": [
             {
                 "microbatches": each.n_microbatches,
                 "makespan_us": each.makespan_us,
                 "mean_us": each.mean_us,
+                "time_per_sample_us": each.time_per_sample_us,
                 "peak_bytes": dict(zip(names, each.peak_bytes.tolist(), strict=True)),
                 "feasible": fits_in(problem, each),
             }

@@ -316,7 +316,7 @@ def test_a_pipeline_of_processes_has_its_own_tolerance_and_caveat():
     assert replace(run, first_step_difference=2e-5).changes_result
     assert run.caveat == SHARED_CORES
     text = describe_run(run, "cpu:2")
-    for words in ("2 stages, 1 parameter exchanged", "time per micro-batch", "Dropout is off"):
+    for words in ("2 stages, 1 parameter exchanged", "mean time per micro-batch", "Dropout is off"):
         assert words in text
 
 

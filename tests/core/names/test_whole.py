@@ -185,7 +185,9 @@ def test_layers_are_counted_from_the_device_with_the_first_one():
     profile = stack([f"layer_{number}" for number in range(3)])
     layers = find_layers(r"layer_\d", profile, "--whole")
     device = np.array([1, 1, 1, 1, 0, 0, 0])
-    assert count_layers(profile, layers, device) == LayerCount(3, 0, {1: 2, 0: 1})
+    assert count_layers(profile, layers, device) == LayerCount(3, 0, ((1, 2), (0, 1)))
     assert list(count_layers(profile, layers, device).on) == [1, 0]
     device[0] = 0
-    assert count_layers(profile, layers, device) == LayerCount(3, 1, {1: 1, 0: 1})
+    assert count_layers(profile, layers, device) == LayerCount(3, 1, ((1, 1), (0, 1)))
+    back = count_layers(profile, layers, np.array([0, 0, 1, 1, 0, 0, 0]))
+    assert (back.runs, back.on) == (((0, 1), (1, 1), (0, 1)), {0: 2, 1: 1})

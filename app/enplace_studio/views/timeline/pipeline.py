@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QPushButton, QSizePolicy, QWidget
 
 from enplace.machine.pipelines.loads import busiest_us, max_load_us
 from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule, step_rule
-from enplace.summary import describe_pace
+from enplace.summary import about_waiting, describe_pace
 from enplace.text import count, listed, ms, size
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.pipelines import (
@@ -174,7 +174,7 @@ class PipelineView(QWidget):
                 f"Not contiguous: {', '.join(names[d] for d in sorted(broken))}. What leaves such "
                 f"a device comes back to it, so it has several stages."
             )
-        texts.append(what_exceeds(schedule, found))
+        texts += [what_exceeds(schedule, found), about_waiting(found.kind)]
         self.message.setText(" ".join(filter(None, texts)))
         self.message.setVisible(bool(self.message.text()))
         self._draw(schedule, found)

@@ -141,7 +141,7 @@ class WhatIfView(ScrollPanel):
                 tip += "; tensors and the time of ops with a row for each sample grow with it"
             made.append(self._curve_button(title, over, tip))
         self._shows.addLayout(hbox(label("New plans:"), *made, STRETCH))
-        tip = "Draw time per sample and peak memory of this plan, as every kind of pipeline"
+        tip = "Draw the mean time per sample and peak memory of this plan as each kind of pipeline"
         pipeline = self._curve_button("Micro-batches", MICROBATCHES, tip)
         self._shows.addLayout(hbox(label("Pipeline:"), pipeline, STRETCH))
 
@@ -178,7 +178,7 @@ class WhatIfView(ScrollPanel):
         self._swept = over
         self.plot.show_curves((), over or COMPUTE, 1.0)
         self.memory_plot.show_curves((), over or COMPUTE, 1.0)
-        what = "Time per sample" if over is MICROBATCHES else "Step time"
+        what = "Mean time per sample" if over is MICROBATCHES else "Step time"
         is_estimated = project is not None and project.problem.measured_profile.measured.estimated
         known = f", {ESTIMATED}" * bool(is_estimated)
         self.caption.setText(f"{what} over {over.title}{known}" if over is not None else "")

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from enplace.frameworks.torch.step import LOSS
-from enplace.names.passes import BACKWARD, UPDATE
+from enplace.machine.op_passes import backward_ops
 from enplace.names.scopes import INPUT
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import task_of
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 
-_OF_NO_STAGE = (BACKWARD, UPDATE, INPUT, LOSS)
-"""Scopes whose ops, if they go forward at all, do so where the ops that they read do."""
+_OF_NO_STAGE = (INPUT, LOSS)
+"""Scopes whose ops go forward where the ops that they read do."""
 
 _EARLY = 10
 """Percentage of a device's forward ops before which its first stage is taken to begin."""
@@ -24,7 +24,7 @@ _EARLY = 10
 def stage_devices(problem: Problem, plan: Plan) -> list[int]:
     """Return the devices that have stages, in the order of their first ones."""
     names = [name.partition("/")[0] for name in problem.profile.op_names]
-    forward = np.array([name not in _OF_NO_STAGE for name in names])
+    forward = np.array([name not in _OF_NO_STAGE for name in names]) & ~backward_ops(problem)
     begins = {
         device: float(np.percentile(plan.position[forward & (plan.device == device)], _EARLY))
         for device in np.unique(plan.device[forward]).tolist()

@@ -60,6 +60,7 @@ from enplace.values.memory import MemoryCurve
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.profile import IntArray
+from enplace.values.schedule import Schedule
 
 KINDS = ("inference", "1f1b", "interleaved", "zb-h1", "zbv", "gpipe")
 """Inference, where samples follow each other through the graph, and the training schedules."""
@@ -182,7 +183,7 @@ class PipelineSchedule:
 
     @property
     def mean_us(self) -> float:
-        """The time per microbatch, from an empty pipeline to an empty pipeline."""
+        """The mean time of a microbatch: that of the step over their number."""
         return self.makespan_us / self.n_microbatches
 
     @property
@@ -312,14 +313,25 @@ def counts_in_flight(problem: Problem, rule: LoadRule) -> bool:
 
 @lru_cache(maxsize=8)  # the text, the numbers and the mends of one answer ask for it
 def fill_pipeline(problem: Problem, plan: Plan) -> PipelineSchedule | None:
-    """Simulate a plan for throughput in training with as many samples as it ever holds.
+    """Simulate a step of a plan for throughput in training, or more samples if those are too few.
 
-    None for other plans, and if only one sample counts towards memory.
+    It holds as many as the plan ever does. None for other plans, and if only one sample counts
+    towards memory.
     """
     rule = plan.load_rule
     if plan.objective != THROUGHPUT or rule is None or not counts_in_flight(problem, rule):
         return None
-    return simulate_pipeline(problem, plan, rule.pipeline, samples_that_fill(problem, rule), rule)
+    n, each = rule.microbatches, 3 if rule.n_resources > 1 else 1
+    if n < each * problem.cluster.n_devices:
+        n = samples_that_fill(problem, rule)
+    return simulate_pipeline(problem, plan, rule.pipeline, n, rule)
+
+
+def most_bytes(schedule: Schedule) -> IntArray:
+    """Return the peak memory of each device, in a step or with a pipeline's samples in flight."""
+    full = fill_pipeline(schedule.problem, schedule.plan)
+    peak_bytes = schedule.peak_bytes
+    return peak_bytes if full is None else np.maximum(peak_bytes, full.peak_bytes)
 
 
 def _shortest(

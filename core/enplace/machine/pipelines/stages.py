@@ -120,7 +120,7 @@ def stages_of(
     groups = {group[0]: group for group in plan.replicas}
     part_us = _parts_of_devices_us(problem, plan, stage, on, n_samples)
     for d in recomputing(problem, plan.device, plan.recompute):
-        _run_forward_again(part_us, np.flatnonzero(on == d), of, groups.get(d, (d,)))
+        _run_forward_again(part_us, np.flatnonzero(on == d), place, edges, groups.get(d, (d,)))
     found = []
     for s, d in enumerate(on.tolist()):
         replicas = groups.get(d, (d,))
@@ -153,14 +153,26 @@ def number_of_stage(stages: Sequence[Stage], n_ops: int) -> IntArray:
 
 
 def _run_forward_again(
-    part_us: dict[int, FloatArray], here: IntArray, of: IntArray, devices: tuple[int, ...]
+    part_us: dict[int, FloatArray],
+    here: IntArray,
+    place: IntArray,
+    edges: IntArray,
+    devices: tuple[int, ...],
 ) -> None:
-    """Add the compute time of a device's forward stages to its first backward stage."""
+    """Add the time of each forward stage of a device to the first that goes back and reads it.
+
+    If none does, it is the first of the same half, or of all.
+    """
+    of, half = place // 2 % N_PASSES, place % 2
     back = here[of[here] != FORWARD]
-    if len(back):  # in inference, all ops go forward
+    if not len(back):  # in inference, all ops go forward
+        return
+    for number in here[of[here] == FORWARD].tolist():
+        readers = np.intersect1d(edges[edges[:, 0] == number, 1], back)
+        alike = back[half[back] == half[number]]
+        again = next(each[0] for each in (readers, alike, back) if len(each))
         for device in devices:
-            compute_us = part_us[device][COMPUTE]
-            compute_us[back[0]] += compute_us[here[of[here] == FORWARD]].sum()
+            part_us[device][COMPUTE, again] += part_us[device][COMPUTE, number]
 
 
 def _forward_first(edges: IntArray, of: IntArray) -> IntArray:

@@ -15,7 +15,7 @@ import numpy as np
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
-from enplace.machine.pipelines.pipeline import fill_pipeline
+from enplace.machine.pipelines.pipeline import most_bytes
 from enplace.names.groups import group_ops
 from enplace.placing.next_moves.edits import MOVE, SPLIT, Edit, edits_of, graph_of
 from enplace.placing.next_moves.words import reason_of, title_of
@@ -275,11 +275,8 @@ class _Search:
 
 def _excess_bytes(problem: Problem, schedule: Schedule) -> int:
     """Sum by how much the peaks exceed memory, in a step and with samples in flight."""
-    pipeline = fill_pipeline(problem, schedule.plan)
-    if pipeline is None:
-        return schedule.excess_bytes
-    over = pipeline.peak_bytes - problem.cluster.capacity_bytes
-    return max(schedule.excess_bytes, int(over[over > 0].sum()))
+    over = most_bytes(schedule) - problem.cluster.capacity_bytes
+    return int(over[over > 0].sum())
 
 
 def _is_alike(one: Edit, other: Edit) -> bool:

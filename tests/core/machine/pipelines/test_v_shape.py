@@ -82,6 +82,21 @@ def test_a_v_fills_sooner_and_holds_no_more_than_1f1b(k, m):
     assert found.time_per_sample_us == pytest.approx(6)
 
 
+def test_each_half_of_a_device_runs_its_own_layers_again():
+    problem, plan = layers_in_v(2)
+    found = simulate_pipeline(problem, replace(plan, recompute=(0, 1)), "zbv", 4)
+    us = {}
+    for stage in found.stages:
+        name = problem.profile.op_names[stage.ops[0]]
+        us[f"{PASS_NAMES[stage.of]} {name[1:]}"] = stage.compute_us[0]
+    assert us == {
+        **{f"forward {layer}": 1 for layer in range(4)},
+        **{f"backward {layer}": 2 for layer in (3, 2, 1)},
+        **{f"weights {layer}": 1 for layer in (3, 2, 1)},
+        "weights 0": 3,
+    }
+
+
 def test_the_last_device_is_cut_where_its_halves_take_as_long():
     """Nine layers on two devices: two on each way on the first, and five on the last."""
     problem, plan = layers_in_v(2, layers=9)

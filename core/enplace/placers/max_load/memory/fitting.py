@@ -19,7 +19,7 @@ from enplace.placers.max_load.memory.in_flight import (
     held_by_stages,
     samples_matter,
 )
-from enplace.placers.max_load.memory.mending import list_cuts
+from enplace.placers.max_load.memory.mending import list_cuts, list_every_cut
 from enplace.placers.max_load.memory.partition_at_pace import (
     keeps_pace,
     partition_at_pace,
@@ -123,6 +123,10 @@ def find_fitting(
             cut = replace(cut, bound_us=free.bound_us, note=free.note)
             if np.isinf(found.load_us) or _find_excess(problem, cut, rule) <= 1.0:
                 found = slow_down(problem, cut, rule, below=found)
+    if np.isinf(found.load_us):
+        for cut in list_every_cut(problem, rule):
+            cut = replace(cut, bound_us=free.bound_us, note=free.note)
+            found = slow_down(problem, cut, rule, below=found)
     if np.isinf(found.load_us):
         return replace(free, optimal=False, bound_us=0.0, note=_join(free.note, NOTHING_FITS))
     found = deal_out(problem, found, rule)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations, compress, product
+from math import comb
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +41,9 @@ SLACK, MOST_TRIES = 1.15, 6
 
 HALVINGS = 40
 
+FEW_CUTS = 64
+"""All cuts are tried where nothing else fits and they are no more."""
+
 
 def list_cuts(problem: Problem, rule: LoadRule) -> Iterator[Partition]:
     """Yield cuts whose fullest stage holds as little as it can, with all samples and with one.
@@ -54,6 +59,22 @@ def list_cuts(problem: Problem, rule: LoadRule) -> Iterator[Partition]:
         yield Partition(device, np.inf, 0.0, recompute=tuple(gpus) if again else ())
     for device in all_on_one(problem):
         for recompute in ((), tuple(gpus))[: 2 if rule.recompute else 1]:
+            yield Partition(device, np.inf, 0.0, recompute=recompute)
+
+
+def list_every_cut(problem: Problem, rule: LoadRule) -> Iterator[Partition]:
+    """Yield all cuts along an order with all choices of stages that recompute, if they are few."""
+    if not _is_known(problem, rule):
+        return
+    row, gpus = _Row(problem, rule), problem.cluster.gpus
+    n, k = row.n_nodes, len(gpus)
+    choices = list(product((False, True), repeat=k)) if rule.recompute else [(False,) * k]
+    if n < k or comb(n - 1, k - 1) * len(choices) > FEW_CUTS:
+        return
+    for cuts in combinations(range(1, n), k - 1):
+        device = row.place(problem, np.searchsorted(cuts, np.arange(n), side="right"))
+        for again in choices:
+            recompute = tuple(compress(gpus, again))
             yield Partition(device, np.inf, 0.0, recompute=recompute)
 
 
@@ -130,6 +151,10 @@ class _Row:
         self._passing: FloatArray = np.zeros(len(order))
         np.maximum.at(self._passing, at, find_passing(problem))
         self._passing *= self._on_gpu
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self._place)
 
     def find_number(self, least: int, most: int, *, recompute: bool) -> PipelineFit | None:
         """Find the least number of GPUs with which a pipeline fits when it is simulated."""

@@ -478,6 +478,18 @@ def least_that_fits_simulated(problem, rule):
     kind="gpipe",
     recompute=False,
 )
+@example(  # only the last layer apart, and the others run again, fits
+    layers=[
+        (1, 1, 1, (1,), {0}),
+        (1, 1, 10, (1,), set()),
+        (1, 1, 1, (1,), set()),
+        (1, 1, 4, (1,), set()),
+    ],
+    capacity=26,
+    gpus=2,
+    kind="gpipe",
+    recompute=True,
+)
 @example(  # only one GPU with everything fits: it receives nothing
     layers=[
         (7, 6, 10, (1,), {0, 1, 2}),
