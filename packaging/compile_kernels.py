@@ -30,9 +30,11 @@ def main(folder: Path) -> None:
         if status:
             sys.exit(status)
         folder.mkdir(parents=True, exist_ok=True)
-        copied = sum(copy(kernel, folder) for kernel in all_kernels())
+        copied = {kernel.py_func.__qualname__: copy(kernel, folder) for kernel in all_kernels()}
+    left_out = ", ".join(name for name, codes in copied.items() if not codes)
     print(
-        f"{copied} kernels for Python {sys.version_info.major}.{sys.version_info.minor} in {folder}"
+        f"{sum(copied.values())} kernels for Python "
+        f"{sys.version_info.major}.{sys.version_info.minor} in {folder}; not called: {left_out}"
     )
 
 

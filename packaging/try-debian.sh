@@ -43,7 +43,7 @@ try_wheel() {
     as_user python3 -m venv /home/tester/venv
     as_user /home/tester/venv/bin/pip install --quiet --no-index --find-links /tmp/wheels 'enplace[exact]'
     in_root du -sm /home/tester/venv
-    as_user sh -c 'cd && export HOME=/home/tester NUMBA_CACHE_DIR=/home/tester/compiled
+    as_user bash -c 'cd && export HOME=/home/tester NUMBA_CACHE_DIR=/home/tester/compiled
         time venv/bin/enplace place /tmp/vgg-19.enplace --cluster h100-2-nvlink --time-limit 5'
     in_root sh -c '! find /home/tester/compiled -name "*.nbc" 2>/dev/null | grep .'
     echo "The wheel works"

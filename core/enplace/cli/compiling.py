@@ -9,13 +9,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from enplace.cli.answer import INTERRUPTED, INTERRUPTED_LINE, Answer, command
 from enplace.cli.progress import work_bar
 from enplace.text import seconds
+
+if TYPE_CHECKING:
+    from enplace.values.problem import Problem
 
 MOST_S = 2.0
 """Time for each run, besides compiling: some would search a small problem for a minute."""
@@ -50,7 +53,15 @@ def compile_ahead(every_method: bool) -> Answer:
 def _run_every_method(report: Callable[[str], None]) -> int:
     """Solve small problems with every method for all that it can be asked for; count the runs."""
     from enplace.errors import EnplaceError
-    from enplace.placers import STEP_TIME, PlaceOptions, Stop, place, placers
+    from enplace.placers import (
+        DEFAULT_METHODS,
+        LATENCY,
+        STEP_TIME,
+        PlaceOptions,
+        Stop,
+        place,
+        placers,
+    )
     from enplace.placers.enplace.kernels import small_problem
     from enplace.placing.options import ROUNDS, TWO_LEVEL
     from enplace.readers.clusters import presets
@@ -64,6 +75,10 @@ def _run_every_method(report: Callable[[str], None]) -> int:
         for problem in ([small] if objective == STEP_TIME else [small, wide])
         if placer.installed
     ]
+    # All placements of few ops are tried, many ops are clustered, and some plans must be mended.
+    latency = placers()[DEFAULT_METHODS[LATENCY]]
+    runs += [(latency, LATENCY, small_problem(n_ops)) for n_ops in (6, 100)]
+    runs.append((placers()["single"], STEP_TIME, _far_from_usual(small)))
     for number, (placer, objective, problem) in enumerate(runs):
         report(f"Compiling, once after installation: {number} of {len(runs)} runs")
         wishes = ((ROUNDS, 1), (TWO_LEVEL, problem is wide))
@@ -72,6 +87,12 @@ def _run_every_method(report: Callable[[str], None]) -> int:
         with suppress(EnplaceError):  # a method that cannot run here needs no kernels
             place(problem, placer.name, options=options)
     return len(runs)
+
+
+def _far_from_usual(problem: Problem) -> Problem:
+    """Return a problem whose plans must have every op on the second GPU."""
+    wanted = tuple((op, problem.cluster.gpus[1]) for op in range(problem.profile.n_ops))
+    return problem.constrained(stay_close=[(wanted, 0)])
 
 
 def _end_at_once(*_: object) -> NoReturn:

@@ -144,9 +144,9 @@ WITHOUT_SIMULATION = (WINDOWS, MERGES)
 
 
 @cache
-def small_problem() -> Problem:
-    """Twenty ops: no quick method solves them to the end, and every kernel has something to do."""
-    n, draw = 20, np.random.default_rng(0)
+def small_problem(n: int = 20) -> Problem:
+    """Make a problem of some ops; no quick method solves twenty to the end."""
+    draw = np.random.default_rng(0)
     target = np.repeat(np.arange(2, n), 2)
     source = np.maximum(target - draw.integers(1, 9, len(target)), 0)
     profile = make_profile(
