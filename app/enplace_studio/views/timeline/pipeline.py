@@ -108,10 +108,10 @@ class PipelineView(QWidget):
             for kind, title in kinds_of(problem).items():
                 self.kind.addItem(title, kind)
         self.kind.setMaximumWidth(self.kind.sizeHint().width())
-        self.refresh()
+        self._follow_plan()
 
     def _follow_plan(self) -> None:
-        """Simulate a plan made for GPipe as GPipe, until the user chooses otherwise."""
+        """Simulate a plan as the pipeline that it was made for, until the user chooses another."""
         schedule = self._document.schedule
         if schedule is not None and schedule.plan.load_rule is not None:
             kind = self.kind.findData(planned_rule(schedule.plan).pipeline)

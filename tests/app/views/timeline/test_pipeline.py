@@ -165,6 +165,9 @@ def test_a_plan_for_gpipe_is_simulated_as_gpipe(opener):
         take_turns()
         finish_work(view)
         assert view.pipeline.canvas.pipeline.kind == pipeline
+        document.opened.emit()  # a project opens with a plan
+        take_turns()
+        assert view.pipeline.kind.currentData() == pipeline
     view.pipeline.kind.setCurrentIndex(view.pipeline.kind.findData("gpipe"))
     view.pipeline.refresh()
     finish_work(view)
