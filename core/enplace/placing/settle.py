@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+
 import numpy as np
 
 from enplace.coarsen import find_leaders, mean_link
@@ -87,6 +89,50 @@ def position_by_start(problem: Problem, start_us: FloatArray) -> IntArray:
     first_edge = profile.edge_ptr[profile.tensor_ptr]
     raise_along_edges(profile.topological_order, first_edge, profile.edge_op, key)
     return position_by(problem, key)
+
+
+def frugal_position(problem: Problem) -> IntArray:
+    """Return the position of each op in an order that holds few bytes at once.
+
+    Of the ops that are ready, the next is the one that adds least: what it makes, without what is
+    read for the last time.
+    """
+    profile = problem.profile
+    sources, ops = profile.edge_source.tolist(), profile.edge_op.tolist()
+    # What lies in the memory of another tensor keeps that, which counts as read with it.
+    tensors = profile.tensor_root[profile.edge_tensor].tolist()
+    held = profile.held_bytes.tolist()
+    readers: dict[int, set[int]] = {}
+    reads: list[set[int]] = [set() for _ in range(profile.n_ops)]
+    before: list[set[int]] = [set() for _ in range(profile.n_ops)]
+    after: list[set[int]] = [set() for _ in range(profile.n_ops)]
+    for source, op, tensor in zip(sources, ops, tensors, strict=True):
+        readers.setdefault(tensor, set()).add(op)
+        reads[op].add(tensor)
+        before[op].add(source)
+        after[source].add(op)
+    made = np.bincount(profile.tensor_op, profile.held_bytes, profile.n_ops).tolist()
+    waits = [len(each) for each in before]
+
+    def added(op: int) -> float:
+        return float(made[op] - sum(held[t] for t in reads[op] if len(readers[t]) == 1))
+
+    ready = sorted((added(op), op) for op in range(profile.n_ops) if not waits[op])
+    order: list[int] = []
+    while ready:
+        n_bytes, op = heappop(ready)
+        now = added(op)
+        if now < n_bytes:  # since then, others have read what it reads
+            heappush(ready, (now, op))
+            continue
+        order.append(op)
+        for tensor in reads[op]:
+            readers[tensor].discard(op)
+        for other in after[op]:
+            waits[other] -= 1
+            if not waits[other]:
+                heappush(ready, (added(other), other))
+    return inverse(np.array(order, dtype=np.int64))
 
 
 def mean_rank_us(problem: Problem, link_weight: float = 1.0) -> FloatArray:

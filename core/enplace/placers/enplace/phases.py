@@ -224,6 +224,8 @@ class PhasedSearch:
         states = [self._best_for_blocks(starts, serve) for serve in LINKS]
         if not _is_near(states[1], states[0]):
             states[1], links[1] = states[0], links[0]
+        if self.is_tight:  # what is shorter may yet be made to fit
+            states[1], links[1] = min([*states, *starts], key=by_price), links[0]
         first, scatters = self.options.seed + self.n_phases * SCATTERED, self._scatters()
         seeds = range(first, first + SCATTERED * scatters)
         steps = [
@@ -252,7 +254,8 @@ class PhasedSearch:
         best = self.incumbent.found
         level, device = make_level(self.problem, chain), best.plan.device
         if best.fits and (level.device_of(device)[level.group] == device).all():
-            return level
+            if self._replay(state_of(level, best.plan)).excess_bytes == 0:
+                return level
         return make_level(self.problem, np.arange(len(chain)))
 
     def _level_for_blocks(self, finest: Level) -> Level:

@@ -16,8 +16,9 @@ from enplace.placers.enplace.kernels import BLOCKS, BOUND, SIMULATE, load_kernel
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placers.expert import stacks
 from enplace.placing.candidates import best_of, given_start
+from enplace.placing.filling import fillings
 from enplace.placing.fitting import in_other_orders
-from enplace.placing.incumbents import BestSchedule
+from enplace.placing.incumbents import Best, BestSchedule
 from enplace.placing.moves.steps import LISTS
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.repair import place_afresh, rearrange
@@ -60,7 +61,10 @@ abandoned: their plans are still to be simulated."""
 STARTS_SHARE = 0.8
 """Share of the time limit after which no further method is started."""
 
-AFRESH_SHARE, CROWDED = 0.5, 0.5
+FILLING_SHARE = 0.1
+"""Share of the time left for plans that fill memory op by op."""
+
+AFRESH_SHARE, CROWDED = 0.2, 0.5
 """Share of the time limit that placing merged ops may take, and the share of a device's memory that
 the best plan must exceed to make that worth the time."""
 
@@ -124,6 +128,7 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
         best.offer(simulate(problem, plan), LISTS)
         if not is_afresh and methods.keys().isdisjoint(QUICKEST):
             is_afresh = True
+            _fill_memory(problem, best, plans, options)
             _place_afresh(best, plans, options)
         # The bound of a large graph takes seconds, so a first good plan comes before it.
         if len(plans) > 1:
@@ -136,6 +141,19 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
     _repair(problem, plans, best, options)
     too_slow = () if best.is_close else tuple(methods)
     return Start(best.found, tuple(plans), tuple(left_out), too_slow)
+
+
+def _fill_memory(
+    problem: Problem, best: BestSchedule, plans: list[Plan], options: PlaceOptions
+) -> None:
+    """Fill memory op by op; the best plan found is one more to start from."""
+    own = Best[Schedule]()
+    filling = replace(options, stop=options.stop.within(FILLING_SHARE))
+    for schedule in fillings(problem, filling):
+        own.offer(schedule)
+        best.offer(schedule, LISTS)
+    if own.kept is not None:
+        plans.append(own.kept.plan)
 
 
 def _place_afresh(best: BestSchedule, plans: list[Plan], options: PlaceOptions) -> None:

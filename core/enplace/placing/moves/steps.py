@@ -145,13 +145,16 @@ def state_of(level: Level, plan: Plan) -> LevelPlan:
 def nearest(level: Level, plan: Plan) -> Plan:
     """Find the plan of a level's groups that is nearest to a plan of all ops.
 
-    Each group goes where most of its work is. Groups are in the order in which they start when
-    they have the priority of their first op in the plan.
+    Each group goes where most of its work is. Groups are in the order of their first ops if devices
+    keep to that, and to edges, and else in the order in which they start when they have the
+    priority of their first op in the plan.
     """
     device = level.device_of(plan.device)
     first = np.full(len(device), len(plan.position))
     np.minimum.at(first, level.group, plan.position)
-    order = order_by_start(level, device, np.argsort(first, kind="stable"), plan.links)
+    order, graph = np.argsort(first, kind="stable"), level.problem.profile
+    if plan.policy != "strict" or (first[graph.edge_source] >= first[graph.edge_op]).any():
+        order = order_by_start(level, device, order, plan.links)
     return Plan(device, inverse(order), plan.method, links=plan.links)
 
 
