@@ -27,6 +27,7 @@ from enplace.machine import critical_path, simulate
 from enplace.machine.op_passes import backward_ops
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placing.candidates import unordered
+from enplace.placing.filling import fillings
 from enplace.placing.moves import make_level
 from enplace.placing.moves.steps import (
     LevelPlan,
@@ -56,7 +57,7 @@ BALANCES = 8
 """How many balances are annealed, so that each kind is drawn."""
 
 SIMULATE, BOUND, MERGES, BLOCKS, WINDOWS = "simulate", "bound", "merges", "blocks", "windows"
-SMALL = "small"
+FILLINGS, SMALL = "fillings", "small"
 
 
 def _simulate(problem: Problem) -> None:
@@ -123,6 +124,7 @@ STEPS: dict[str, Step] = {
     SIMULATE: _simulate,
     BOUND: lower_bound_us,
     **{name: _run(name) for name in STARTS},
+    FILLINGS: lambda problem: list(fillings(problem, PlaceOptions())),
     LP_START: _run(LP_START),
     **{name: _run(name) for name in SEARCHES},
     BLOCKS: _move_blocks,

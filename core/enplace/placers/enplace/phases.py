@@ -253,9 +253,9 @@ class PhasedSearch:
         chain = merge_chains(self.problem)
         best = self.incumbent.found
         level, device = make_level(self.problem, chain), best.plan.device
-        if best.fits and (level.device_of(device)[level.group] == device).all():
-            if self._replay(state_of(level, best.plan)).excess_bytes == 0:
-                return level
+        is_whole = best.fits and bool((level.device_of(device)[level.group] == device).all())
+        if is_whole and self._replay(state_of(level, best.plan)).excess_bytes == 0:
+            return level
         return make_level(self.problem, np.arange(len(chain)))
 
     def _level_for_blocks(self, finest: Level) -> Level:

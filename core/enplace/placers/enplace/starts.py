@@ -12,7 +12,7 @@ import numpy as np
 
 from enplace.errors import CancelledError, DoesNotFitError, EnplaceError
 from enplace.machine import simulate
-from enplace.placers.enplace.kernels import BLOCKS, BOUND, SIMULATE, load_kernels
+from enplace.placers.enplace.kernels import BLOCKS, BOUND, FILLINGS, SIMULATE, load_kernels
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placers.expert import stacks
 from enplace.placing.candidates import best_of, given_start
@@ -147,6 +147,7 @@ def _fill_memory(
     problem: Problem, best: BestSchedule, plans: list[Plan], options: PlaceOptions
 ) -> None:
     """Fill memory op by op; the best plan found is one more to start from."""
+    load_kernels(FILLINGS, options)
     own = Best[Schedule]()
     filling = replace(options, stop=options.stop.within(FILLING_SHARE))
     for schedule in fillings(problem, filling):
