@@ -1,10 +1,10 @@
 """Enplace's own method: the best list schedule, then annealing of placement and order together.
 
 1. The quick methods of the registry are tried, the quickest also on fewer GPUs, and layers in
-   contiguous blocks on two GPUs, on three and so on (:mod:`~enplace.placers.enplace.starts`). If
-   the best plan then fills more than half of a device's memory, HEFT also places merged ops. Plans
-   that exceed memory are repaired, unless the graph is huge. The best plan of all is the first
-   incumbent.
+   contiguous blocks on two GPUs, on three and so on (:mod:`~enplace.placers.enplace.starts`), and
+   placements that fill memory op by op (:mod:`enplace.placing.filling`). If the best plan then
+   fills more than half of a device's memory, HEFT also places merged ops. Plans that exceed memory
+   are repaired, unless the graph is huge. The best plan of all is the first incumbent.
 2. Chains of ops that can be merged without loss are merged (:func:`enplace.coarsen.merge_chains`).
    In a large graph, ops that the best plan so far puts on one device are merged too
    (:func:`enplace.coarsen.merge_batches`), afresh in each phase that moves blocks.

@@ -183,6 +183,8 @@ def _search_plan(
     """Make a plan from a partition, which gets a share of the time, and from other searches."""
     stop = options.stop.limited(PROGRAM_S).within(share)
     plan = _partition_plan(problem, method, replace(options, stop=stop))
+    if NOTHING_FITS in plan.note:  # now, or the note would come after the time limit
+        describe_mend(problem, options.load_rule)
     no_v = NO_V if NO_V in plan.note else ""
     if options.load_rule.pipeline != "zbv" or no_v:
         plan = improve(problem, plan, options, goal)

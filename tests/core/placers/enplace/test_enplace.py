@@ -288,6 +288,7 @@ def test_layers_in_blocks_are_a_start(monkeypatch):
     monkeypatch.setattr(starts, "LP_START", "single")
     monkeypatch.setattr(starts, "SEARCHES", ())
     monkeypatch.setattr(starts, "FEWER", ())
+    monkeypatch.setattr(starts, "fillings", lambda *_: ())
     names = [f"layer_{i // 4}/op_{i}" for i in range(12)]
     inputs = [(f"{name}_input", name, 90) for name in names]
     times = dict.fromkeys([*names, *(source for source, _, _ in inputs)], 10.0)

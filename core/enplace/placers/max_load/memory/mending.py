@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from itertools import combinations, compress, product
 from math import comb
 from typing import NamedTuple
@@ -117,6 +118,7 @@ def find_mends(problem: Problem, rule: LoadRule) -> list[PipelineFit]:
     return [*filter(None, [kept, row.find_number(n, most, recompute=True)])]
 
 
+@lru_cache(maxsize=4)
 def describe_mend(problem: Problem, rule: LoadRule) -> str:
     """Say with how many such GPUs a pipeline would fit, or that it would if it recomputes."""
     found = find_mends(problem, rule)
