@@ -271,11 +271,13 @@ def _on_fewer_gpus(problem: Problem, best: BestSchedule, options: PlaceOptions) 
     gpus = problem.cluster.gpus
     if len(gpus) < 2 or best.is_enough:
         return
-    if options.stop.left_s(STARTS_SHARE) >= STACK_OP_S * problem.profile.n_ops:
+    n_ops = problem.profile.n_ops
+    is_quick = n_ops <= LARGE  # then all blocks take less time than it varies on a busy machine
+    if is_quick or options.stop.left_s(STARTS_SHARE) >= STACK_OP_S * n_ops:
         stacked = (
             Plan(device, by_placed_rank(problem, device), "enplace", links="priority")
             for number, device in enumerate(stacks(problem))
-            if number == 0 or options.stop.left_s(FEWER_SHARE) >= 0
+            if number == 0 or is_quick or options.stop.left_s(FEWER_SHARE) >= 0
         )
         yield best_of(problem, stacked, options.quiet).plan
     for quarters in (1, 2, 3):

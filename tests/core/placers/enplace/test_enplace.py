@@ -282,7 +282,8 @@ def test_enplace_beats_the_list_schedules_it_starts_from():
     assert ours.makespan_us < simulate(problem, place(problem, "heft").plan).makespan_us
 
 
-def test_layers_in_blocks_are_a_start(monkeypatch):
+@pytest.fixture
+def layers(monkeypatch):
     """Three layers of four ops in a row, each with a heavy input that an op before it makes."""
     monkeypatch.setattr(starts, "STARTS", ("single",))
     monkeypatch.setattr(starts, "LP_START", "single")
@@ -292,12 +293,22 @@ def test_layers_in_blocks_are_a_start(monkeypatch):
     names = [f"layer_{i // 4}/op_{i}" for i in range(12)]
     inputs = [(f"{name}_input", name, 90) for name in names]
     times = dict.fromkeys([*names, *(source for source, _, _ in inputs)], 10.0)
-    profile = profile_of(times, [(a, b, 1) for a, b in itertools.pairwise(names)] + inputs)
-    problem = Problem(profile, cluster_of(3, shared=True))
+    return profile_of(times, [(a, b, 1) for a, b in itertools.pairwise(names)] + inputs)
+
+
+def test_layers_in_blocks_are_a_start(layers):
+    problem = Problem(layers, cluster_of(3, shared=True))
     found = starts.find_start(problem, PlaceOptions()).best
-    layer = [int(scope.removeprefix("layer_")) for scope in profile.scopes]
+    layer = [int(scope.removeprefix("layer_")) for scope in layers.scopes]
     assert found.plan.device.tolist() == [min(each, 1) for each in layer]
     assert found.makespan_us == 80 + 2 + 80  # with a third block it is 164
+
+
+def test_all_blocks_are_a_start_though_lists_took_the_time(layers):
+    problem = Problem(layers, cluster_of(3))
+    clock = Stopwatch(itertools.chain([0.0], itertools.repeat(9.0)).__next__)
+    found = starts.find_start(problem, PlaceOptions(stop=Stop(10.0, clock=clock))).best
+    assert found.makespan_us == 162  # the least of all blocks, those that are tried last
 
 
 def test_lists_for_fewer_gpus_are_a_start():

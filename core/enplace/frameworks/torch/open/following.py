@@ -171,7 +171,7 @@ class Follower(Rounds):
     def _next(self) -> None:
         """Go on to the next step."""
         self._number += 1
-        if self._number >= self._all:
+        if self._number >= self._all and not self.awaits_another:
             self.stop()
         if self._number == FIRST + 1:
             self.after_first = self._values()

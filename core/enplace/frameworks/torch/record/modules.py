@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -13,6 +12,7 @@ from torch.nn.modules import module as hooks
 from torch.utils._pytree import tree_leaves
 
 from enplace.frameworks.torch.record.storages import shape_of
+from enplace.frameworks.torch.record.variables import names_of
 from enplace.frameworks.torch.step import BUFFER, PARAMETER
 
 _OF_MODEL = re.compile("\0(\\d+)\0\\.?")
@@ -29,6 +29,7 @@ class Modules:
         self.roots: list[torch.nn.Module] = []
         self.models: list[torch.nn.Module] = []
         self._path: dict[int, str] = {}
+        self._names: dict[int, str] = {}
         self._kept: list[torch.nn.Module] = []  # or else another might get its number
         self._loose: list[torch.nn.Module] = []
         self._owner: dict[int, str] = {}
@@ -153,7 +154,7 @@ class Modules:
                     yield name, first
 
     def spell(self, path: str) -> str:
-        """Return a path for people: of several models, it begins with the script's own variable."""
+        """Return a path for people: of several models, it begins with what the script calls it."""
         found = _OF_MODEL.match(path)
         if found is None:
             return path
@@ -162,10 +163,16 @@ class Modules:
         return ".".join(filter(None, [own, path[found.end() :]]))
 
     def variable(self, model: torch.nn.Module) -> str:
-        """Return the script's own name for a model; its class and a number if it has none."""
-        known = vars(sys.modules["__main__"]).items()
-        name = next((name for name, value in known if value is model), "")
-        return name or f"{type(model).__name__}_{self.models.index(model)}"
+        """Return the script's own name for a model, which no other has and which it keeps.
+
+        It is its class and a number if the script has none.
+        """
+        if id(model) not in self._names:
+            taken = self._names.values()
+            usual = f"{type(model).__name__}_{self.models.index(model)}"
+            name = next((name for name in names_of(model) if name not in taken), usual)
+            self._names[id(model)] = name
+        return self._names[id(model)]
 
     def _forget_loose(self) -> None:
         """Forget modules without parameters that no model has: a loss may be made in each step."""

@@ -8,7 +8,6 @@ running, or of the first one.
 from __future__ import annotations
 
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from enplace.errors import ClusterError, PlanError
 from enplace.frameworks.torch.names import scope_of_module
 from enplace.frameworks.torch.record.modules import joined
+from enplace.frameworks.torch.record.variables import names_of
 from enplace.names.passes import BACKWARD, UPDATE
 from enplace.names.scopes import INPUT
 from enplace.text import count, listed
@@ -138,18 +138,12 @@ def place_model(
     PlanError
         If a module is divided between devices.
     """
-    for head in ("", *_names_of(model)):
+    for head in ("", *names_of(model)):
         modules = modules_in_plan(model, planned, head)
         if modules is not None:
             real = {path: devices[at] for path, at in modules.items()}
             return PlacedModules(model, real, len({*modules.values()}))
     return None
-
-
-def _names_of(model: torch.nn.Module) -> list[str]:
-    """Return the script's variables with a model."""
-    known = vars(sys.modules["__main__"]).items()
-    return [name for name, value in known if isinstance(value, torch.nn.Module) and value is model]
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -210,6 +210,7 @@ class _ByOp(Follower):
         self._planned = planned_devices(problem, plan)
         self._n_devices = problem.cluster.n_devices
         self._recorder: Recorder | None = None
+        self._refusal: PlanError | None = None
         self.mode: PlacedMode | None = None
         self.names: Sequence[str] = ()
 
@@ -233,10 +234,22 @@ class _ByOp(Follower):
             self.mode.end_step(is_whole)
         self.modules.__exit__()
 
+    def finish(self) -> None:
+        super().finish()
+        if self._refusal is not None:
+            raise self._refusal
+
     def _place(self, recorder: Recorder) -> None:
         """Find where the ops of the recorded step are planned."""
         step = recorder.finish(self.modules.name, self.optimizers)
-        placed = place_step(step, graph_of(step, MeasuredCosts(Timing())), self._planned)
+        graph, self._refusal = graph_of(step, MeasuredCosts(Timing())), None
+        try:
+            placed = place_step(step, graph, self._planned)
+        except PlanError as error:
+            if not self.awaits_another:
+                raise
+            self._number, self._refusal = self._number - 1, error  # the next one is recorded anew
+            return
         self.names = placed.names
         self.mode = PlacedMode(self.modules, placed, self._n_devices)
 
@@ -263,9 +276,11 @@ class _ByModule(Follower):
 
     def enter(self) -> None:
         super().enter()
-        if self._number == FIRST and not self.placed:
-            models = (place_model(each, self._planned, self.devices) for each in self.models)
-            self.placed = [each for each in models if each is not None]
+        if self._number == FIRST:
+            known = [each.model for each in self.placed]
+            models = [each for each in self.models if all(each is not other for other in known)]
+            placed = (place_model(each, self._planned, self.devices) for each in models)
+            self.placed += [each for each in placed if each is not None]
             if not self.placed:
                 raise PlanError(_ANOTHER_MODEL)
 

@@ -135,6 +135,57 @@ def test_steps_that_differ_by_value_and_rounds_of_two_optimisers_run_placed(tmp_
     assert found.is_in_place
 
 
+AGENT = """
+import copy
+import torch
+from torch import nn
+
+class Agent:
+    def __init__(self):
+        self.actor = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
+        self.critics = [nn.Linear(10, 1), nn.Linear(10, 1)]
+        self.targets = copy.deepcopy(self.critics)
+        self.of_actor = torch.optim.Adam(self.actor.parameters())
+        self.of_critics = torch.optim.Adam([p for c in self.critics for p in c.parameters()])
+
+    def train(self, is_late):
+        state, action = torch.randn(4, 8), torch.randn(4, 2)
+        both = torch.cat([state, action], 1)
+        with torch.no_grad():
+            wanted = torch.min(*(each(both) for each in self.targets))
+        loss = sum((each(both) - wanted).square().mean() for each in self.critics)
+        self.of_critics.zero_grad()
+        loss.backward()
+        self.of_critics.step()
+        if is_late:
+            self.of_actor.zero_grad()
+            (-self.critics[0](torch.cat([state, self.actor(state)], 1)).mean()).backward()
+            self.of_actor.step()
+
+def main():
+    agent = Agent()
+    for step in range(20):
+        agent.train(step % 3 == 2)
+
+main()
+"""
+
+
+def test_models_that_an_agent_holds_have_its_names_and_run_though_one_is_late(tmp_path):
+    source = script(tmp_path, AGENT)
+    problem, plan = planned(source)
+    models = {scope.split("/")[0].rsplit("_", 1)[0] for scope in problem.profile.scopes}
+    assert models >= {"actor", "critics", "targets"}
+    assert {"critics_0/weight", "critics_1/weight"} < {*problem.profile.op_names}
+    found = run(source, problem, plan)
+    assert found.loss_difference == found.weights_difference == 0
+    assert found.is_in_place
+    (wrong := tmp_path / "wrong").mkdir()
+    other = AGENT.replace("nn.Linear(16, 2)", "nn.Linear(16, 2, bias=False)")
+    with pytest.raises(PlanError, match="has no actor_2/bias"):
+        run(script(wrong, other), problem, plan)
+
+
 def test_a_script_that_draws_other_numbers_each_time_differs(tmp_path):
     text = CONV.format(optimizer="SGD(model.parameters(), 0.1)")
     text = text.replace(

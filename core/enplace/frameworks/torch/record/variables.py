@@ -1,0 +1,67 @@
+"""What a script calls its models: its variables, and what these hold."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from traceback import walk_stack
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+_DEEPEST = 4
+"""Parts of the longest path to a model: ``trainer.agent.critics.0``."""
+
+_MOST_PARTS, _MOST_VALUES = 100, 5000
+"""How many values are searched of one, and of all variables: a script may hold a whole data set."""
+
+
+def names_of(model: torch.nn.Module) -> Iterator[str]:
+    """Iterate over the names of a model, short ones first, as long as its script is running.
+
+    They are those of the script's own variables, then of the local ones of its functions: an
+    ``actor`` that an agent holds is ``actor``, or else ``agent.actor``.
+    """
+    paths = [path for scope in _scopes() for path, value in _held(scope) if value is model]
+    yield from map(_short, paths)
+    yield from map(".".join, paths)
+
+
+def _scopes() -> list[Mapping[str, Any]]:
+    """Return the variables of the script, and of its running functions, the outermost first."""
+    own = vars(sys.modules["__main__"])
+    frames = [frame for frame, _ in walk_stack(None) if frame.f_globals is own]
+    return [own, *(frame.f_locals for frame in reversed(frames) if frame.f_locals is not own)]
+
+
+def _held(scope: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Iterate over variables and what they hold, with their paths, the shortest first."""
+    waiting: deque[tuple[tuple[str, ...], Any]] = deque()
+    waiting.extend(((name,), value) for name, value in scope.items() if name[:2] != "__")
+    seen: set[int] = set()
+    while waiting and len(seen) < _MOST_VALUES:
+        path, value = waiting.popleft()
+        yield path, value
+        if len(path) < _DEEPEST and id(value) not in seen:
+            parts = islice(_parts(value), _MOST_PARTS)
+            waiting.extend(((*path, str(key)), part) for key, part in parts)
+        seen.add(id(value))
+
+
+def _parts(value: Any) -> Iterator[tuple[str | int, Any]]:
+    if isinstance(value, torch.nn.Module):
+        yield from value.named_children()
+    elif isinstance(value, list | tuple):
+        yield from enumerate(value)
+    elif not isinstance(value, ModuleType | FunctionType | type | torch.Tensor):
+        parts = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+        yield from ((key, part) for key, part in parts.items() if isinstance(key, str | int))
+
+
+def _short(path: tuple[str, ...]) -> str:
+    """Leave out what holds it: ``agent.critics.0`` is ``critics.0``."""
+    first = max((at for at, part in enumerate(path) if not part.isdecimal()), default=0)
+    return ".".join(path[first:])
