@@ -235,11 +235,11 @@ class Watch(Rounds):
     def hooked(self) -> Iterator[None]:
         """Watch every optimiser within the block."""
         with ExitStack() as stack:
-            stack.enter_context(self._calls.hooked())
-            start = patch.object(BaseProcess, "start", self._noted(BaseProcess.start))
-            stack.enter_context(start)
             if not self._forward:
                 self.hook_optimizers(stack)
+            stack.enter_context(self._calls.hooked())  # the last, for it ends before the others
+            start = patch.object(BaseProcess, "start", self._noted(BaseProcess.start))
+            stack.enter_context(start)
             stack.callback(self._recording.stop)
             yield
 

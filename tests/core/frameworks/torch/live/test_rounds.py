@@ -155,6 +155,28 @@ def test_steps_before_an_optimiser_joins_do_not_count(tmp_path):
     assert len(found.timing.step_times_us) < 11 <= found.timing.n_others + 4
 
 
+SUMS = """
+import torch
+
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for batch in range(1, 40):
+    model(torch.randn(2, 8)).sum().backward()
+    if batch % 5 in (0, 2, 4):  # the last sum of an epoch has only one batch
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_step_with_fewer_backward_passes_does_not_count(tmp_path):
+    usual = torch.autograd.backward
+    found = record_script(script(tmp_path, SUMS), 100, 0, ignore)
+    assert torch.autograd.backward is usual
+    backward = [op for op in found.step.ops if op.kind == "mm" and op.pass_ == "backward"]
+    assert len(backward) == 2
+    assert found.timing.n_others >= 4
+
+
 def test_an_estimate_has_the_optimiser_that_soon_replaces_another(tmp_path):
     text = GAN.format(steps=9, condition="False") + "    if step == 2:\n        of_d = of_g\n"
     text = text.replace("of_d = of_g", "of_d = torch.optim.AdamW(D.parameters())")
