@@ -157,8 +157,8 @@ def cut_tape(
     if schedule == "zbv" and devices != [*cut.order, *cut.order[::-1]]:
         raise PipelineRefusedError(
             f"stages are on {where} in this order, and zbv needs two on each device, in a V, each "
-            f"with parameters; make a plan for --pipeline zbv, and pin the model's last module to "
-            f"{names[devices[0]]} if only the loss is there"
+            f"with parameters; make a plan for --pipeline zbv, and pin the model's first and last "
+            f"module to one device if only the loss is in the last stage"
         )
     if schedule != "zbv" and (not cut.is_looped or len(devices) % len(cut.order)):
         raise PipelineRefusedError(
