@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import product, zip_longest
+from itertools import product
 from math import prod
 
 from enplace.errors import EnplaceError
@@ -157,10 +157,16 @@ def _sets(kept: Kept, start: Schedule, options: PlaceOptions, start_s: float) ->
     """Yield sets of ops that are not kept, each with a plan in which that is done."""
     if not (kept.can.any() or kept.can_send.any()):
         return
+    later = []
     for base in _bases(kept.problem, start, options, start_s):
         yield _Set(base)
-        for both in zip_longest(_sets_again(kept, base), _sets_sent(kept, base)):
-            yield from filter(None, both)
+        if kept.offload:  # few sets, and often free
+            yield from _sets_sent(kept, base)
+            later.append(base)
+        else:
+            yield from _sets_again(kept, base)
+    for base in later:
+        yield from _sets_again(kept, base)
 
 
 def _sets_again(kept: Kept, base: Schedule) -> Iterator[_Set]:
@@ -175,8 +181,8 @@ def _sets_again(kept: Kept, base: Schedule) -> Iterator[_Set]:
 
 def _sets_sent(kept: Kept, base: Schedule) -> Iterator[_Set]:
     """Yield sets to send, and views of them to make again."""
-    for sent in kept.sets_to_send(base):
-        for ahead in AHEAD:
+    for ahead in AHEAD:
+        for sent in kept.sets_to_send(base):
             yield _Set(base, kept.views_of(sent), sent, ahead)
 
 
