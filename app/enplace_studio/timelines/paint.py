@@ -37,6 +37,8 @@ WIDE_PX = 4
 """Bars at least this wide have a gap after them, and an outline when selected."""
 LABEL_PX, GROUP_PX = 34, 52
 """Bars at least this wide have a label, and bars of one group together."""
+LEAST_PX = 0.1
+"""Bars narrower than this do not end a stretch of the groups of one scope."""
 DIMMED = 0.55
 """Share of its colour that a bar keeps while others are selected."""
 SECOND_SHADE = 0.78
@@ -214,20 +216,27 @@ def draw_groups(
     area: QRectF,
     grounds: tuple[QColor, QColor],
 ) -> None:
-    """Write names of groups over their bars where these are too narrow for names of their own."""
+    """Write names over bars that are too narrow for their own: of groups, or of their scopes."""
     font = theme.font(11)
     height = QFontMetricsF(font).height()
     if area.height() < height:
         return
     painter.setFont(font)
     top = area.top() + (area.height() - height) / 2
-    for first, start_us, finish_us in _narrow_stretches(row, scale):
+    scopes = {name: number for number, name in enumerate(groups.rows)}
+    scope = np.array([scopes[name] for name in groups.rows], dtype=np.int64)
+    own = groups.group[row.numbers]
+    named = [(each, groups.names) for each in _narrow_stretches(row, scale, row.odd)]
+    wider = _narrow_stretches(row, scale, np.where(own >= 0, scope[own], own), LEAST_PX)
+    for each in wider:
+        if not any(each[1] <= start_us < each[2] for (_, start_us, _), _ in named):
+            named.append((each, groups.rows))
+    for (first, start_us, finish_us), names in named:
         left = max(scale.x(start_us), 0.0)
         right = min(scale.x(finish_us), scale.width_px)
-        group = int(groups.group[row.numbers[first]])
-        if right - left < GROUP_PX or group < 0:
+        if right - left < GROUP_PX or own[first] < 0:
             continue
-        name, ground = groups.names[group], grounds[int(row.odd[first])]
+        name, ground = names[own[first]], grounds[int(row.odd[first])]
         text = fitted((name, abbreviated(name)), int(right - left - 12), font.key())
         # On a plain ground: the gaps between the bars would run through the letters.
         plate = QRectF(area.left() + left + 3, top, text.size().width() + 6, height)
@@ -236,8 +245,10 @@ def draw_groups(
         painter.drawStaticText(plate.topLeft() + QPointF(3, 0), text)
 
 
-def _narrow_stretches(row: Row, scale: TimeScale) -> Iterator[tuple[int, float, float]]:
-    """Find bars of one shade after each other, none of them wide enough for a label.
+def _narrow_stretches(
+    row: Row, scale: TimeScale, key: NDArray[np.generic], least_px: float = 0.0
+) -> Iterator[tuple[int, float, float]]:
+    """Find bars with one key close to each other, none of them wide enough for a label.
 
     Yields
     ------
@@ -246,17 +257,21 @@ def _narrow_stretches(row: Row, scale: TimeScale) -> Iterator[tuple[int, float, 
     start_us, finish_us : float
     """
     near = row.within(scale.start_us, scale.stop_us)
-    start_us, finish_us = row.start_us[near], row.finish_us[near]
-    if not len(start_us):
+    length_us = row.finish_us[near] - row.start_us[near]
+    bars = near.start + np.flatnonzero(length_us >= least_px * scale.us_per_px)
+    if not len(bars):
         return
-    firsts = np.flatnonzero(np.diff(row.odd[near].astype(np.int8), prepend=-1))
+    start_us, finish_us = row.start_us[bars], row.finish_us[bars]
+    idle_us = start_us[1:] - np.maximum.accumulate(finish_us)[:-1]
+    ends = (np.diff(key[bars].astype(np.int64)) != 0) | (idle_us > WIDE_PX * scale.us_per_px)
+    firsts = np.flatnonzero(np.append(True, ends))
     until_us = np.maximum.reduceat(finish_us, firsts)
     longest_us = np.maximum.reduceat(finish_us - start_us, firsts)
     wide = until_us - start_us[firsts] >= GROUP_PX * scale.us_per_px
     wide &= longest_us < LABEL_PX * scale.us_per_px
     for at in np.flatnonzero(wide)[:_DENSEST_LABELS].tolist():
         first = int(firsts[at])
-        yield near.start + first, float(start_us[first]), float(until_us[at])
+        yield int(bars[first]), float(start_us[first]), float(until_us[at])
 
 
 LEAST_LETTERS = 6

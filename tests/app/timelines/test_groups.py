@@ -1,5 +1,7 @@
 """Names of groups over bars that are too narrow for names of their own."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from enplace_studio.timelines.paint import GROUP_PX, LABEL_PX, _narrow_stretches
@@ -26,7 +28,7 @@ def row_of(lengths_us, odd):
 
 def stretches(row, us_per_px):
     width_px = 1000.0
-    return list(_narrow_stretches(row, TimeScale.fit(width_px * us_per_px, width_px)))
+    return list(_narrow_stretches(row, TimeScale.fit(width_px * us_per_px, width_px), row.odd))
 
 
 def test_narrow_bars_of_a_group_are_named_together():
@@ -45,3 +47,11 @@ def test_a_group_with_a_bar_that_has_a_name_of_its_own_is_not_named_again():
 def test_a_group_too_narrow_for_a_name_is_left_alone():
     assert not stretches(row_of([2.0] * 20, [False] * 20), 1.0)
     assert not stretches(row_of([], []), 1.0)
+
+
+def test_a_name_does_not_reach_over_idle_time():
+    row = row_of([2.0] * 60 + [200.0] + [2.0] * 60, [False] * 121)
+    kept = np.arange(121) != 60
+    parts = {name: getattr(row, name)[kept] for name in ("start_us", "finish_us", "odd")}
+    spread = replace(row, numbers=np.arange(120), **parts)
+    assert stretches(spread, 1.0) == [(0, 0.0, 120.0), (60, 320.0, 440.0)]
