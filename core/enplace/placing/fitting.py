@@ -107,6 +107,7 @@ def thrifty_position(problem: Problem, device: IntArray, share: float = 1.0) -> 
     machine = build_machine(problem)
     room = (share * machine.capacity_bytes).astype(np.int64)
     machine = machine._replace(capacity_bytes=room)
+    device = device.copy()  # numba would compile anew for a read-only array
     rank_us = placed_rank_us(machine, device)
     return position_by(problem, thrifty_start_us(machine, device, rank_us))
 
