@@ -121,6 +121,7 @@ def run(arguments: Sequence[str]) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         with _notes_on_stderr():
+            compiling.check_settings()
             status = cli.main(list(arguments), "enplace", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()

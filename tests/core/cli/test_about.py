@@ -105,6 +105,23 @@ def test_doctor_fails_if_compiled_code_cannot_be_cached(enplace, tmp_path, monke
     assert "set NUMBA_CACHE_DIR" in done.out
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NUMBA_CPU_NAME", "nonsense"),
+        ("NUMBA_CPU_FEATURES", "+nonsense"),
+        ("NUMBA_CPU_FEATURES", "no sign before it ends the compiler"),
+        ("NUMBA_NUM_THREADS", "0"),
+    ],
+)
+def test_a_setting_that_the_compiler_does_not_know_is_refused(enplace, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    done = enplace("methods")
+    assert done.status == 2
+    assert done.err.startswith(f"enplace: {name}={value}: ")
+    assert done.err.endswith("; unset it\n")
+
+
 def test_without_the_studio_one_line_explains_how_to_install_it(enplace, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     done = enplace("studio")
