@@ -114,9 +114,10 @@ def _notes(step: Step, timing: Timing, scale: float) -> tuple[str, ...]:
         all_steps = count(n_steps + timing.n_unlike + timing.n_others, "plain step")
         what = ["in the shape of their batch"] * bool(timing.n_unlike)
         what += ["in their optimisers or backward passes"] * bool(timing.n_others)
+        like, these = ("was", "this one counts") if n_steps == 1 else ("were", "these count")
         notes.append(
-            f"Steps differ {listed(what)}: of {all_steps}, {n_steps:,} were like the recorded one, "
-            f"and only these count."
+            f"Steps differ {listed(what)}: of {all_steps}, {n_steps:,} {like} like the recorded "
+            f"one, and only {these}."
         )
     if not timing.gpu:
         notes.append(

@@ -8,7 +8,8 @@
   changes a tensor in place makes another, which lies in the memory of the one that it read.
 - A tensor that was freed later than its last reader ended is held until the op that ran then.
 - What an optimiser's step does to one parameter is one op. The step begins when the backward pass
-  has ended: ``update/step`` waits for it.
+  has ended: ``update/step`` waits for it. What ops on lists make for all parameters at once is a
+  tensor that each update holds until the last one, and that an op without work, ``free``, reads.
 """
 
 from __future__ import annotations
@@ -538,24 +539,49 @@ class _Builder:
                 node.scope = "/".join(filter(None, (node.scope, module)))
 
     def _add_temporaries(self) -> None:
-        """Let each update hold what it makes for itself, as much as exists at once."""
+        """Let each update hold what it makes for itself, as much as exists at once.
+
+        Ops on lists make it for all parameters at once, so it stays until the last of their
+        updates. Parameters on other devices have lists of their own, which may end sooner: the hold
+        is too long by what the updates of devices differ.
+        """
         shared = {number for _, number, _ in self._slots}
         ops_of: dict[int, list[int]] = defaultdict(list)
         for number in self.merged:
             if number in self._node_of:
                 ops_of[self._node_of[number]].append(number)
-        for node, ops in ops_of.items():
-            made = [
-                self.step.storages[s]
-                for number in ops
-                for s in self.step.ops[number].makes
-                if s not in shared
+        for (_, owner), node in self.merged_nodes.items():
+            ops = ops_of[node]
+            made = {s: number for number in ops for s in self.step.ops[number].makes}
+            own = [
+                (self.step.storages[s], self.step.ops[number].share < 1)
+                for s, number in made.items()
+                if s not in shared and not self._is_held(self.step.storages[s])
             ]
-            own = [each for each in made if not self._is_held(each)]
             most = max(
-                (sum(e.n_bytes for e in own if e.first <= n <= e.last) for n in ops), default=0
+                (sum(e.n_bytes for e, _ in own if e.first <= n <= e.last) for n in ops), default=0
             )
-            self.nodes[node].temporary_bytes += most
+            until = max((self._last_update(e.last) for e, in_list in own if in_list), default=-1)
+            if until > node and most >= HELD_BYTES:
+                self._hold_temporary(node, owner, most, until)
+            else:
+                self.nodes[node].temporary_bytes += most
+
+    def _last_update(self, number: int) -> int:
+        """Return the node of the last op until then that updates a parameter."""
+        last = min(number, len(self.step.ops) - 1)
+        return self._node_of[next(n for n in range(last, -1, -1) if n in self.merged)]
+
+    def _hold_temporary(self, node: int, owner: str, n_bytes: int, until: int) -> None:
+        """Hold a tensor of an update until another one ends; what is held needs a reader."""
+        made = self.nodes[node]
+        name = self._names.take(made.scope, _update_scope(owner)[1], "free")
+        free = Node(name, "free", OpKind.UPDATE, OpPass.UPDATE, made.scope,
+                    self.costs.free(made.device), device=made.device)  # fmt: skip
+        reader, output = self._add(free), self._n_slots[node]
+        self._tie(reader, node)
+        self._connect_nodes(node, output, reader, n_bytes)
+        self.holds.append((node, output, until))
 
     def _last_nodes(self, device: str) -> list[int | None]:
         """Return, for each recorded op, a device's last node until then; none of an update."""

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
-from torch.utils import checkpoint
+from torch.optim import optimizer
+from torch.utils import _foreach_utils, checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
@@ -71,6 +72,9 @@ OF_FAKES = (
     "torch.nn.Module._apply",
     "torch.nn.RNNBase.flatten_parameters",
     "torch.amp.GradScaler._maybe_opt_step",
+    "torch.optim.optimizer._get_foreach_kernels_supported_devices",
+    "torch.optim.optimizer._foreach_supported_types",
+    "torch.utils._foreach_utils._foreach_supported_types",
 )
 """What is replaced meanwhile."""
 
@@ -91,6 +95,12 @@ def fake_tensors(line: Callable[[], str] = str) -> Iterator[_Answers]:
         stack.enter_context(flatten)  # it compares addresses
         copy = patch.object(torch.Tensor, "__deepcopy__", _copy(torch.Tensor.__deepcopy__))
         stack.enter_context(copy)
+        for place in (optimizer, _foreach_utils):
+            types = [*place._foreach_supported_types, FakeTensor]
+            stack.enter_context(patch.object(place, "_foreach_supported_types", types))
+        # As on a GPU, optimisers that the script leaves the choice take lists of tensors.
+        lists = ("_get_foreach_kernels_supported_devices", lambda: ["cuda", "cpu"])
+        stack.enter_context(patch.object(optimizer, *lists))
         saved: dict[str, Any] = {}
         stack.enter_context(patch.object(torch, "save", _save_to(saved)))
         stack.enter_context(patch.object(torch, "load", _load_from(saved, torch.load)))
