@@ -9,6 +9,7 @@ import numpy as np
 
 from enplace.names.passes import BACKWARD, in_pass, named_backward
 from enplace.values.arrays import FloatArray, where_op
+from enplace.values.op_kinds import OpKind
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import CONTROL, IntArray, Profile
 
@@ -79,6 +80,18 @@ def base_in_samples(profile: Profile) -> IntArray:
     What is summed over the samples has memory of its own.
     """
     return np.where(once_per_step(profile), -1, profile.tensor_base)
+
+
+def made_by_updates(profile: Profile) -> BoolArray:
+    """Find the tensors that updates of variables make for themselves; (n_tensors,).
+
+    They exist when all samples have passed.
+    """
+    updates = profile.of_kind(OpKind.UPDATE)
+    reads = np.bincount(profile.edge_tensor, ~updates[profile.edge_op], profile.n_tensors)
+    is_data = profile.tensor_output != CONTROL
+    found: BoolArray = updates[profile.tensor_op] & is_data & (reads == 0)
+    return found
 
 
 def given_by_variables(profile: Profile) -> BoolArray:

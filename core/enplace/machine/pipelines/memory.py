@@ -16,7 +16,8 @@ so do sums.
 So between stages a device only holds what later ones need: of the samples on their way back, what
 the backward pass reads. While a stage computes, it needs as much more as its ops do at their most,
 one after another in the plan's order (:mod:`enplace.machine.pipelines.stage_peaks`). Between two
-steps, in the exchange, it also holds the sums that it receives.
+steps, in the exchange, it also holds the sums that it receives, and at the end what its updates make
+for themselves.
 
 In the inputs of 2020, the size of a node includes the outputs of one sample. There a device holds
 the sizes of its nodes, and for every further sample in flight the outputs of its forward nodes,
@@ -42,6 +43,7 @@ from enplace.machine.op_passes import (
     base_in_samples,
     given_by_variables,
     holds_of_samples,
+    made_by_updates,
     once_per_step,
     optimiser_ops,
     recomputing,
@@ -166,12 +168,14 @@ def find_memory(
     """
     variables, copies = problem.profile.persistent_bytes, copied_bytes(problem, plan.device)
     begin_us, end_us = exchange_us
+    last_us = max(end_us, *(finish_us for _, finish_us in times.values()))
     curves = []
     for d in range(problem.cluster.n_devices):
         group = next((g for g in plan.replicas if d in g), (d,))
         resident = int(variables[plan.device == group[0]].sum() + copies.kept[group[0]])
         arriving = int(copies.arriving[group[0]] * (end_us > begin_us))
         rows = [(begin_us, arriving, arriving), (end_us, -arriving, -arriving)]
+        rows.append((last_us, int(copies.updating[group[0]]), 0))
         for m in range(n_microbatches):
             if m % len(group) == group.index(d):
                 rows += _rows(holds.get(group[0], {}), times, m)
@@ -191,10 +195,13 @@ class Copies:
         Bytes for the whole step: copies of variables, and sums of gradients.
     arriving : int array, shape (n_devices,)
         Bytes of the sums that it receives when the step ends.
+    updating : int array, shape (n_devices,)
+        Bytes that its updates make for themselves.
     """
 
     kept: IntArray
     arriving: IntArray
+    updating: IntArray
 
 
 def copied_bytes(problem: Problem, device: IntArray) -> Copies:
@@ -205,7 +212,7 @@ def copied_bytes(problem: Problem, device: IntArray) -> Copies:
     crosses = once[profile.edge_tensor] & (home != reader)
     pair = np.unique(profile.edge_tensor[crosses] * n + reader[crosses])
     tensor, to = np.divmod(pair, n)
-    kept, arriving = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    kept, arriving, updating = np.zeros((3, n), dtype=np.int64)
     of_weights = weights[tensor]
     for place, chosen in ((kept, of_weights), (arriving, ~of_weights)):
         np.add.at(place, to[chosen], profile.copy_bytes[tensor[chosen]])
@@ -213,7 +220,9 @@ def copied_bytes(problem: Problem, device: IntArray) -> Copies:
     np.add.at(kept, device[profile.tensor_op[made]], profile.held_bytes[made])
     sums = np.flatnonzero(added_at_once(problem, device))
     np.add.at(kept, device[profile.tensor_op[sums]], profile.copy_bytes[sums])
-    return Copies(kept, arriving)
+    own = np.flatnonzero(made_by_updates(profile))
+    np.add.at(updating, device[profile.tensor_op[own]], profile.held_bytes[own])
+    return Copies(kept, arriving, updating)
 
 
 def _rows(
@@ -345,7 +354,8 @@ def added_by_stages(problem: Problem) -> BoolArray:
 
 def _summed(profile: Profile) -> BoolArray:
     """Find the tensors that a step has once for all samples, other than variables."""
-    return once_per_step(profile) & ~given_by_variables(profile)
+    once = once_per_step(profile) & ~made_by_updates(profile)
+    return once & ~given_by_variables(profile)
 
 
 def is_step_of_its_own(problem: Problem, device: IntArray) -> bool:
@@ -385,7 +395,8 @@ def _find_uses(
 
     The array has the number of each tensor's use; -1 if the tensor takes no memory.
     """
-    counts = np.flatnonzero((profile.copy_bytes > 0) & ~given_by_variables(profile))
+    stays = given_by_variables(profile) | made_by_updates(profile)
+    counts = np.flatnonzero((profile.copy_bytes > 0) & ~stays)
     until: dict[int, set[int]] = defaultdict(set)
     for hold in sample_holds.tolist():
         until[int(profile.hold_tensor[hold])].add(int(stage_of[profile.hold_op[hold]]))
