@@ -17,8 +17,10 @@ from enplace.frameworks.torch.step import (
     Work,
 )
 from enplace.machine import simulate
+from enplace.machine.pipelines.pipeline import simulate_pipeline
 from enplace.readers import recorded_plan
 from enplace.values.cluster import Cluster, Device
+from enplace.values.load_rule import LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.op_kinds import OpKind, OpPass
 from enplace.values.plan import Plan
@@ -150,6 +152,49 @@ def test_a_tensor_is_held_until_it_was_freed():
     names = [[profile.op_names[op] for op in (source, until)] for source, _, until in profile.holds]
     assert names == [["relu", "mul"]]
     assert peak_bytes(profile) == n_bytes + 8
+
+
+def updates_on_lists():
+    """Return a step whose optimiser makes a tensor for each of two parameters, then uses both."""
+    sizes = (3000, 1000)
+    storages = (
+        *(Storage(size, "cpu", -1, 4, PARAMETER, name) for size, name in zip(sizes, "ab")),
+        *(Storage(size, "cpu", number, 3) for number, size in enumerate(sizes)),
+    )
+
+    def part(kind, call, number, **more):
+        return RecordedOp(
+            kind, "", "module", "update", call, sizes[number] / sum(sizes), step_call=1,
+            optimizer="AdamW", **more,
+        )  # fmt: skip
+
+    made = (
+        part("_foreach_sqrt", 0, n, reads=((n, sizes[n]),), makes=(n + 2,)) for n in range(2)
+    )
+    used = (
+        part("_foreach_addcdiv_", 1, n, reads=((n, sizes[n]), (n + 2, sizes[n])), writes=(n,))
+        for n in range(2)
+    )
+    return Step("lists", (*made, *used), storages)
+
+
+def test_what_an_optimiser_makes_for_all_parameters_at_once_is_held_until_its_last_update():
+    step = updates_on_lists()
+    profile = ones(step)
+    assert peak_bytes(profile) == step.counted_peak_bytes("cpu") == 8000
+    assert not profile.temporary_bytes.any()
+    names = [[profile.op_names[op] for op in (source, until)] for source, _, until in profile.holds]
+    assert names == [["update/a/AdamW", "update/b/AdamW"]]
+    of_a = ["a", "update/a/AdamW", "update/a/free"]
+    assert len({profile.colocation[profile.index[name]] for name in of_a}) == 1
+
+
+def test_a_pipeline_holds_what_updates_make_after_all_samples():
+    profile = ones(updates_on_lists())
+    problem = Problem(profile, Cluster("one", (Device("CPU:0", "cpu", 1 << 40),), (), ()))
+    plan = Plan(np.zeros(profile.n_ops, dtype=np.int64), np.arange(profile.n_ops), method="test")
+    found = simulate_pipeline(problem, plan, "1f1b", 4, LoadRule(microbatches=4))
+    assert found.memory[0].peak_bytes == 8000  # once, not for each sample
 
 
 def test_gradients_live_until_they_are_zeroed():

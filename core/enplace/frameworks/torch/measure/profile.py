@@ -562,7 +562,7 @@ class _Builder:
                 (sum(e.n_bytes for e, _ in own if e.first <= n <= e.last) for n in ops), default=0
             )
             until = max((self._last_update(e.last) for e, in_list in own if in_list), default=-1)
-            if until > node and most >= HELD_BYTES:
+            if until >= 0 and most >= HELD_BYTES:
                 self._hold_temporary(node, owner, most, until)
             else:
                 self.nodes[node].temporary_bytes += most
@@ -581,7 +581,8 @@ class _Builder:
         reader, output = self._add(free), self._n_slots[node]
         self._tie(reader, node)
         self._connect_nodes(node, output, reader, n_bytes)
-        self.holds.append((node, output, until))
+        if until != node:
+            self.holds.append((node, output, until))
 
     def _last_nodes(self, device: str) -> list[int | None]:
         """Return, for each recorded op, a device's last node until then; none of an update."""
