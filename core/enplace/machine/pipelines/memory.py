@@ -16,8 +16,8 @@ so do sums.
 So between stages a device only holds what later ones need: of the samples on their way back, what
 the backward pass reads. While a stage computes, it needs as much more as its ops do at their most,
 one after another in the plan's order (:mod:`enplace.machine.pipelines.stage_peaks`). Between two
-steps, in the exchange, it also holds the sums that it receives, and at the end what its updates make
-for themselves.
+steps, in the exchange, it also holds the sums that it receives, and at the end what its updates
+make for themselves.
 
 In the inputs of 2020, the size of a node includes the outputs of one sample. There a device holds
 the sizes of its nodes, and for every further sample in flight the outputs of its forward nodes,

@@ -158,7 +158,10 @@ def updates_on_lists():
     """Return a step whose optimiser makes a tensor for each of two parameters, then uses both."""
     sizes = (3000, 1000)
     storages = (
-        *(Storage(size, "cpu", -1, 4, PARAMETER, name) for size, name in zip(sizes, "ab")),
+        *(
+            Storage(size, "cpu", -1, 4, PARAMETER, name)
+            for size, name in zip(sizes, "ab", strict=True)
+        ),
         *(Storage(size, "cpu", number, 3) for number, size in enumerate(sizes)),
     )
 
@@ -168,9 +171,7 @@ def updates_on_lists():
             optimizer="AdamW", **more,
         )  # fmt: skip
 
-    made = (
-        part("_foreach_sqrt", 0, n, reads=((n, sizes[n]),), makes=(n + 2,)) for n in range(2)
-    )
+    made = (part("_foreach_sqrt", 0, n, reads=((n, sizes[n]),), makes=(n + 2,)) for n in range(2))
     used = (
         part("_foreach_addcdiv_", 1, n, reads=((n, sizes[n]), (n + 2, sizes[n])), writes=(n,))
         for n in range(2)

@@ -18,8 +18,8 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.optim import optimizer
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import _foreach_utils, checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
