@@ -59,8 +59,8 @@ OTHERS = 0.3
 """Strength of all other samples while the pointer is on one."""
 GOLDEN_ANGLE = 137.508
 """In degrees: hues this far apart are clearly different for neighbours, and never repeat."""
-NUMBER_PX, HATCHED_NUMBER_PX = 13, 20
-"""Stages at least this wide show their sample's number, with visible hatching around it."""
+PLATE_PX = 2
+"""How much wider than the number of a sample its plate is."""
 
 
 class _Rows(Surface):
@@ -266,14 +266,20 @@ class PipelineCanvas(TimeCanvas):
         if slot.stage in self._further and box.width() > 3:
             painter.setPen(QPen(theme.tokens.text, 1))
             painter.drawRect(box.adjusted(0.5, 0.5, -1.5, -0.5))
-        if box.width() >= (HATCHED_NUMBER_PX if slot.backward else NUMBER_PX) * theme.scale:
-            self._paint_number(painter, box, str(slot.microbatch + 1), color)
+        self._paint_number(painter, box, str(slot.microbatch + 1), color, hatched=slot.backward)
 
-    def _paint_number(self, painter: QPainter, box: QRectF, number: str, color: QColor) -> None:
-        """Write a number in the middle of a box, on an unhatched plate."""
+    def _paint_number(
+        self, painter: QPainter, box: QRectF, number: str, color: QColor, *, hatched: bool
+    ) -> None:
+        """Write a number in the middle of a box, on a plate with visible hatching around it."""
         font = theme.font(10)
         metrics = QFontMetricsF(font)
-        plate = QRectF(0, 0, metrics.horizontalAdvance(number) + 4, metrics.height())
+        plate = QRectF(0, 0, metrics.horizontalAdvance(number) + PLATE_PX, metrics.height())
+        around = HATCH_PX * theme.scale if hatched else 0.0
+        fits_across = box.width() >= plate.width() + around
+        fits_below = box.width() >= plate.width() and box.height() >= plate.height() + 2 * around
+        if not fits_across and not fits_below:
+            return
         plate.moveCenter(box.center())
         plate = plate.intersected(box)
         painter.fillRect(plate, color)
@@ -392,6 +398,14 @@ def sample_color(number: int) -> QColor:
     """Return the colour of a sample."""
     hue = number * GOLDEN_ANGLE % 360 / 360
     return QColor.fromHslF(hue, 0.85, 0.35 if theme.tokens.panel.lightness() > 127 else 0.72)
+
+
+def visits_as_meant(found: PipelineSchedule) -> bool:
+    """Whether samples visit devices again only as interleaved stages, or those of a V, have it."""
+    row = [stage.devices for stage in found.stages if not stage.backward]
+    first = row[: len({*row})]
+    turns = {"interleaved": first * (len(row) // len(first)), "zbv": [*first, *first[::-1]]}
+    return row == turns.get(found.kind)
 
 
 def further_stages(found: PipelineSchedule) -> list[int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from enplace.errors import PipelineError
-from enplace.frameworks.wishes import CUT_BATCH, MICROBATCHES, ORDER, OWN_STATISTICS, PIPELINE
+from enplace.frameworks.wishes import MICROBATCHES, ORDER, OWN_STATISTICS, PIPELINE
 from enplace.machine.pipelines.pipeline import (
     KINDS,
     PipelineSchedule,
@@ -95,7 +95,7 @@ def find_microbatches(wishes: Mapping[str, Value], dashes: str = "") -> Microbat
 
 def share_of_profile(profile: Profile, number: int) -> float:
     """Return how large one of so many micro-batches is beside what was profiled of a batch."""
-    return int(profile.measured.source.get(CUT_BATCH.key) or 1) / number
+    return profile.measured.parts_of_batch / number
 
 
 def on_microbatch(problem: Problem, number: int) -> Problem:

@@ -29,6 +29,7 @@ from enplace.machine.latency import find_pass_subgraphs, latency_us
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import most_bytes, planned_rule
+from enplace.machine.pipelines.stages import visits_again
 from enplace.machine.subgraphs import count_returns
 from enplace.placing.candidates import all_on_one, unordered
 from enplace.placing.incumbents import BETTER
@@ -130,8 +131,8 @@ def settle_ties(
     problem, plan = schedule.problem, schedule.plan
     if problem.cluster.n_devices < 2 or plan.replicas or plan.recompute or plan.pace_us:
         return schedule
-    if plan.load_rule is not None and plan.load_rule.pipeline == "zbv":
-        return schedule  # any move would break the V
+    if visits_again(problem, plan):
+        return schedule  # a move would break the order in which samples visit devices
     choice = _Choice(schedule, stop)
     if FEWEST * (EACH + problem.profile.n_ops) <= WORK:
         if plan.objective == STEP_TIME and is_small(problem) and not stop.cancelled():

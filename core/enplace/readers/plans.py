@@ -78,7 +78,7 @@ class LonePlan:
     constraints : mapping of str to lists of rows
         As in :class:`PlanFile`.
     step_time_us : float
-        The file's own prediction; NaN if it has none.
+        The file's own prediction; NaN if it has none, or only that of a part of the batch.
     peak_bytes : mapping of str to int
         The predicted peak of each device by name; empty if the file has none.
     estimated : str
@@ -179,7 +179,7 @@ def read_plan_alone(path: str | os.PathLike[str]) -> LonePlan:
         profile = _bare_profile(take(graph, "name", str, "profile", ""), names)
         measured = {key: graph[key] for key in ("batch_shapes", "framework") if key in graph}
         profile = replace(profile, measured=measurement_from_json(measured, "profile"))
-        known = "step_time_us" in predicted
+        known = "step_time_us" in predicted and "cut_batch" not in graph
         predicted_us = number(predicted, "step_time_us", "predicted") if known else math.nan
         peaks = take(predicted, "peak_bytes", dict, "predicted", {})
         peak_bytes = {device: whole(peaks, device, "predicted.peak_bytes") for device in peaks}

@@ -222,6 +222,11 @@ class Measurement:
         return self.source.get("framework_name") or self.framework
 
     @property
+    def parts_of_batch(self) -> int:
+        """How many micro-batches each batch was cut into, of which one was recorded."""
+        return int(self.source.get("cut_batch") or 1)
+
+    @property
     def batch_size(self) -> int | None:
         """Number of samples in a step; None if it is not known."""
         shapes = [shape[0] for shape in self.batch_shapes if shape]

@@ -11,7 +11,7 @@ import numpy as np
 from enplace.bounds import lower_bound_us
 from enplace.files.json_text import dump_json
 from enplace.files.writing import write_atomically
-from enplace.machine.pipelines.v_shape import halves_of
+from enplace.machine.pipelines.v_shape import find_halves
 from enplace.readers.plans import NAME, VERSION
 from enplace.values.constraints import Pin
 from enplace.values.op_sizes import op_sizes
@@ -34,7 +34,9 @@ def write_plan(path: str | os.PathLike[str], result: Result) -> None:
     problem, plan = result.schedule.problem, result.plan
     names = [device.name for device in problem.cluster.devices]
     order = np.argsort(plan.position).tolist()
-    sizes, halves = op_sizes(problem.profile), halves_of(problem, plan)
+    sizes, rule = op_sizes(problem.profile), plan.load_rule
+    is_v = rule is not None and rule.pipeline == "zbv"
+    halves = find_halves(problem, plan) if is_v else None
     halves = np.zeros_like(plan.device) if halves is None else halves
     ops = ",\n".join(
         f'    {{"device": {dump_json(names[plan.device[op]])}, "op": {dump_json(name)}'
@@ -67,6 +69,7 @@ def _head(result: Result) -> dict[str, Any]:
     pins = {profile.op_names[op]: devices[device].name for op, device in problem.pins.items()}
     measured = problem.measured_profile.measured
     shapes, estimated = profile.measured.batch_shapes, measured.estimated
+    parts = measured.parts_of_batch
     replicas = [[devices[device].name for device in group] for group in plan.replicas]
     facts = facts_to_json(plan)
     if plan.objective != LATENCY:  # ops say their stages themselves
@@ -78,6 +81,7 @@ def _head(result: Result) -> dict[str, Any]:
             "fingerprint": problem.measured_profile.fingerprint,
             "ops": profile.n_ops,
             **({"batch_shapes": shapes} if shapes else {}),
+            **({"cut_batch": parts} if parts > 1 else {}),
             **({"framework": measured.framework_name} if measured.framework_name else {}),
         },
         "method": plan.method,

@@ -5,9 +5,13 @@ import pytest
 
 from enplace.errors import PipelineError
 from enplace.frameworks.microbatches import WHOLE, Microbatches, find_early, on_microbatch
+from enplace.machine import simulate
+from enplace.readers import read_plan_alone
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
-from problems import cluster_of, profile_of
+from enplace.values.result import Result
+from enplace.writers import write_plan
+from problems import cluster_of, plan_of, profile_of
 
 
 @pytest.mark.parametrize(
@@ -36,6 +40,14 @@ def test_masks_that_a_mean_loss_counts_do_not_begin_their_micro_batch():
     gradients = np.array([n.startswith("gradient") for n in profile.op_names])
     early = find_early(profile, part, gradients)
     assert [profile.op_names[op] for op in np.flatnonzero(early)] == ["mask1", "mask2"]
+
+
+def test_the_file_of_a_plan_for_a_part_of_the_batch_predicts_no_step_of_the_whole(tmp_path):
+    for source, is_whole in (({}, True), ({"cut_batch": 8}, False)):
+        profile = replace(profile_of({"a": 8.0}), measured=Measurement(source=source))
+        problem = Problem(profile, cluster_of(1))
+        write_plan(tmp_path / "plan.json", Result(simulate(problem, plan_of(problem, {"a": 0}))))
+        assert np.isfinite(read_plan_alone(tmp_path / "plan.json").step_time_us) == is_whole
 
 
 def test_a_micro_batch_takes_its_share_of_what_was_profiled_of_the_batch():

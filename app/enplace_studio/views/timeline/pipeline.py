@@ -23,7 +23,7 @@ from enplace_studio.explain.pipelines import (
 from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.model.document import Document
-from enplace_studio.timelines.pipeline_canvas import PipelineCanvas, further_stages
+from enplace_studio.timelines.pipeline_canvas import PipelineCanvas, further_stages, visits_as_meant
 from enplace_studio.widgets.column import Column
 from enplace_studio.widgets.form import number_field
 from enplace_studio.widgets.labels import BETWEEN_FACTS, ElidedCombo, label, paragraph, plain_tip
@@ -165,8 +165,9 @@ class PipelineView(QWidget):
             parts.append(f"at most {max(found.in_flight)} in flight")
         names = [device.label for device in schedule.problem.cluster.devices]
         broken = {device for stage in further for device in found.stages[stage].devices}
+        broken = set() if visits_as_meant(found) else broken
         self._set_facts(BETWEEN_FACTS.join(parts))
-        self.further_button.setVisible(bool(further))
+        self.further_button.setVisible(bool(broken))
         texts = [gpipe_loads(schedule, found) if found.kind == "gpipe" else ""]
         texts.append(why_not_the_load(schedule, found))
         if broken:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from enplace.names.passes import split_pass
+from enplace.names.passes import named_backward, split_pass
 from enplace.names.scopes import INPUT
 from enplace.text import listed
+from enplace.values.arrays import IntArray
 from enplace.values.components import components
 from enplace.values.op_kinds import OpKind
 from enplace.values.profile import Profile
@@ -42,24 +44,66 @@ def block_of(scope: str) -> str:
 
 
 def find_blocks(profile: Profile) -> list[list[int]]:
-    """Return the ops of each block, with their gradients and updates.
+    """Return the ops of each block that reads parameters, with their gradients and updates.
+
+    As in PyTorch's pipelines, what reads none, such as the loss, is where the last of what it gets
+    is made. What comes before all parameters is with its first reader, unless these run on other
+    kinds of devices.
+    """
+    label, kind = _label_blocks(profile), np.array(profile.kinds)
+    ahead = ~named_backward(profile) & (kind != OpKind.VARIABLE)
+    n_labels = int(label.max(initial=0)) + 1
+    begin = np.full(n_labels, profile.n_ops)
+    np.minimum.at(begin, label[ahead], np.flatnonzero(ahead))
+    runs = np.ones((n_labels, profile.time_us.shape[1]), dtype=bool)
+    np.logical_and.at(runs, label[ahead], np.isfinite(profile.time_us[ahead]))
+    names = profile.measured.config.get(PARAMETERS, {}).values()
+    held = np.array([profile.index[name] for name in names], dtype=np.int64)
+    source, op = profile.edge_source, profile.edge_op
+    reads = ahead[op] & np.isin(source, held)
+    home = {block: block for block in label[op[reads]].tolist()}
+    linked = ahead[source] & ahead[op]
+    gets: dict[int, set[int]] = defaultdict(set)
+    gives: dict[int, set[int]] = defaultdict(set)
+    for maker, reader in zip(
+        label[source[linked]].tolist(), label[op[linked]].tolist(), strict=True
+    ):
+        gets[reader].add(maker)
+        gives[maker].add(reader)
+    order = sorted({*label[ahead].tolist()}, key=begin.__getitem__)
+    for blocks, others, nearest in ((order, gets, max), (order[::-1], gives, min)):
+        for block in blocks:
+            homes = [home[each] for each in others[block] if each in home]
+            if block not in home and homes:
+                found = nearest(homes, key=begin.__getitem__)
+                if (runs[block] & runs[found]).any():
+                    home[block] = found
+    return _grouped([home.get(block, block) for block in label.tolist()])
+
+
+def _label_blocks(profile: Profile) -> IntArray:
+    """Number the block of each op; shape (n_ops,). An op of no module is a block.
 
     What holds no parameters need not stay in one place. So of a dropout that is called before all
     layers and after them, each call is a block, with its gradient.
     """
     blocks = _group(profile, block_of)
-    number = np.arange(profile.n_ops) + len(blocks)  # of ops in no such block, one each
+    number = np.arange(profile.n_ops) + len(blocks)
     for at, ops in enumerate(blocks):
-        if not any(profile.kinds[op] == OpKind.VARIABLE for op in ops):
-            number[ops] = at
+        number[ops] = at
     source, op = profile.edge_source, profile.edge_op
     inside = number[source] == number[op]
-    part = components(profile.n_ops, source[inside], op[inside])
-    found: dict[tuple[int, int], list[int]] = {}
+    label = components(profile.n_ops, source[inside], op[inside]) + len(blocks)
     for at, ops in enumerate(blocks):
-        for each in ops:
-            key = (at, int(part[each]) if number[each] == at else -1)
-            found.setdefault(key, []).append(each)
+        if any(profile.kinds[op] == OpKind.VARIABLE for op in ops):
+            label[ops] = at
+    return label
+
+
+def _grouped(labels: Iterable[int]) -> list[list[int]]:
+    found: dict[int, list[int]] = {}
+    for op, label in enumerate(labels):
+        found.setdefault(label, []).append(op)
     return [*found.values()]
 
 
@@ -86,7 +130,7 @@ def why_no_map(result: Result) -> str:
         return f"the plan {rewriting(result.plan.splits)}, and a device map only places modules"
     device = result.plan.device.tolist()
     divided = []
-    for group in find_blocks(profile):
+    for group in _grouped(_label_blocks(profile).tolist()):
         here = {device[op] for op in group}
         if len(here) > 1:
             _, scope = split_pass(profile.scopes[group[0]])

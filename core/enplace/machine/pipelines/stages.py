@@ -20,7 +20,7 @@ from enplace.machine.op_passes import (
 )
 from enplace.machine.pipelines.all_reduce import all_reduce_us
 from enplace.machine.pipelines.loads import COMPUTE, IN, OUT
-from enplace.machine.subgraphs import find_subgraphs
+from enplace.machine.subgraphs import count_returns, find_subgraphs
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -142,6 +142,15 @@ def stages_of(
             )
         )
     return tuple(found)
+
+
+def visits_again(problem: Problem, plan: Plan) -> bool:
+    """Whether samples visit devices again because its schedule has them do so: in turns, or a V."""
+    if plan.load_rule is None or plan.load_rule.pipeline not in ("interleaved", "zbv"):
+        return False
+    backward = backward_ops(problem)
+    place, n_places = 2 * plan.device + backward, 2 * problem.cluster.n_devices
+    return bool(count_returns(problem.profile, place, n_places)[~backward].any())
 
 
 def number_of_stage(stages: Sequence[Stage], n_ops: int) -> IntArray:

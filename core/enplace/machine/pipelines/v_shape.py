@@ -28,23 +28,18 @@ Part = tuple[int, int]
 """A pass, and which of a device's two stages."""
 
 
-def halves_of(problem: Problem, plan: Plan) -> IntArray | None:
-    """Find the halves that a plan for a V has; None for other plans, or if it has none."""
-    if plan.load_rule is None or plan.load_rule.pipeline != "zbv":
-        return None
-    return find_halves(problem, plan, passes_of(problem, plan.device, weights_apart=True))
-
-
-def find_halves(problem: Problem, plan: Plan, passes: IntArray) -> IntArray | None:
+def find_halves(problem: Problem, plan: Plan, passes: IntArray | None = None) -> IntArray | None:
     """Find which of its device's two stages each op belongs to; (n_ops,), None if there is no V.
 
     Parameters
     ----------
-    passes : int array, shape (n_ops,)
-        From :func:`~enplace.machine.pipelines.stages.passes_of`.
+    passes : int array, shape (n_ops,), optional
+        From :func:`~enplace.machine.pipelines.stages.passes_of`, if they are known.
     """
     if plan.replicas:
         return None
+    if passes is None:
+        passes = passes_of(problem, plan.device, weights_apart=True)
     if plan.subgraph is not None and plan.objective != LATENCY:
         given = np.minimum(plan.subgraph, 1)
         if _is_v(problem, plan, passes, given):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from enplace.machine.pipelines.loads import max_load_us
+from enplace.machine.pipelines.stages import visits_again
 from enplace.placers.max_load.improve import MOST_CHOICES, SHARE, UNASKED_S, Goal, improve
 from enplace.placers.max_load.memory.fitting import NOTHING_FITS, find_fitting
 from enplace.placers.max_load.memory.in_a_v import NO_V
@@ -186,7 +187,7 @@ def _search_plan(
     if NOTHING_FITS in plan.note:  # now, or the note would come after the time limit
         describe_mend(problem, options.load_rule)
     no_v = NO_V if NO_V in plan.note else ""
-    if options.load_rule.pipeline != "zbv" or no_v:
+    if NOTHING_FITS in plan.note or not visits_again(problem, plan):
         plan = improve(problem, plan, options, goal)
         if no_v not in plan.note:
             plan = plan.with_notes(plan.note, no_v, separator="; ")

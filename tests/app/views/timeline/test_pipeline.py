@@ -18,7 +18,11 @@ from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace_studio.model.document import PlanEntry
-from enplace_studio.timelines.pipeline_canvas import further_stages, sample_color
+from enplace_studio.timelines.pipeline_canvas import (
+    further_stages,
+    sample_color,
+    visits_as_meant,
+)
 from enplace_studio.views.memory.memory_view import MemoryView
 from enplace_studio.views.timeline.timeline_view import TimelineView
 from enplace_studio.widgets.labels import BETWEEN_FACTS, ElidedLabel
@@ -104,6 +108,18 @@ def test_further_subgraphs_are_named_and_selected(opened):
     assert "Not contiguous: GPU 0, GPU 1." in view.pipeline.message.text()
     view.pipeline.further_button.click()
     assert view.pipeline._document.selection == {2, 3}
+
+
+def test_stages_that_a_schedule_means_to_visit_again_break_nothing():
+    for kind, row in (("zbv", [0, 1, 1, 0]), ("interleaved", [0, 1, 0, 1])):
+        way = [f"f{n}" for n in range(4)] + [f"gradients/b{n}" for n in (3, 2, 1, 0)]
+        profile = profile_of(dict.fromkeys(way, 10), [(a, b, 1) for a, b in pairwise(way)])
+        problem = Problem(profile, cluster_of(2, b0_us=0.0))
+        plan = plan_of(problem, {name: row[int(name[-1])] for name in way})
+        assert visits_as_meant(simulate_pipeline(problem, plan, kind, 4))
+        assert not visits_as_meant(simulate_pipeline(problem, plan, "1f1b", 4))
+        other = plan_of(problem, {name: [0, 1, 0, 0][int(name[-1])] for name in way})
+        assert not visits_as_meant(simulate_pipeline(problem, other, kind, 4))
 
 
 def test_gradients_of_weights_are_no_further_subgraph():

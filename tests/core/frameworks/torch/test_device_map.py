@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from enplace.frameworks.registry import exporters, frameworks
 from enplace.frameworks.roofline import GPUS
 from enplace.frameworks.torch.device_map import (
+    PARAMETERS,
     block_of,
     device_map,
     find_blocks,
@@ -117,24 +119,22 @@ def test_blocks_stay_together_for_throughput_unless_something_else_is_asked(prob
     assert divided.n_units == ops
 
 
-def test_a_module_without_parameters_is_a_block_for_each_of_its_calls():
-    """The dropout before the layers and the one after them need not share a device."""
-    times = {
-        "weight": 0,
-        **dict.fromkeys(["drop/first", "layer_0/mul", "drop/second"], 1),
-        **dict.fromkeys(["gradients/drop/second", "gradients/layer_0/mul", "gradients/drop/f"], 1),
-    }
-    forward = [("drop/first", "layer_0/mul", 8), ("layer_0/mul", "drop/second", 8)]
-    back = [("gradients/drop/second", "gradients/layer_0/mul", 8)]
-    back += [("gradients/layer_0/mul", "gradients/drop/f", 8), ("weight", "layer_0/mul", 8)]
-    masks = [("drop/first", "gradients/drop/f", 8), ("drop/second", "gradients/drop/second", 8)]
-    profile = profile_of(times, [*forward, *back, *masks])
-    scopes = ["layer_0", "drop", "layer_0", "drop", "gradients/drop", "gradients/layer_0"]
-    kinds = ("variable", *[""] * (profile.n_ops - 1))
-    profile = replace(profile, scopes=(*scopes, "gradients/drop"), op_kinds=kinds)
-    groups = {tuple(profile.op_names[op] for op in ops) for ops in find_blocks(profile)}
+def test_what_reads_no_parameter_is_in_the_block_whose_tensor_it_gets_last():
+    """Each call of a dropout apart, and the loss; what comes before all blocks is in the first."""
+    way = ["input/x", "drop/a", "layer_0/mul", "drop/b", "layer_1/mul", "loss/mean"]
+    back = ["gradients/loss/mean", "gradients/layer_1/mul", "gradients/drop/b"]
+    back += ["gradients/layer_0/mul", "gradients/drop/a"]
+    edges = [(a, b, 8) for a, b in pairwise([*way, *back])]
+    edges += [(f"w{n}", f"layer_{n}/mul", 8) for n in range(2)] + [("drop/a", "loss/mean", 8)]
+    edges += [(name, f"gradients/{name}", 8) for name in ("drop/a", "drop/b")]
+    profile = profile_of(dict.fromkeys(["w0", "w1", *way, *back], 1), edges)
+    scopes = ["layer_0", "layer_1", *(name.rpartition("/")[0] for name in [*way, *back])]
+    kinds = ("variable", "variable", *[""] * (profile.n_ops - 2))
+    measured = Measurement(config={PARAMETERS: {"0.w": "w0", "1.w": "w1"}})
+    profile = replace(profile, scopes=tuple(scopes), op_kinds=kinds, measured=measured)
+    groups = {tuple(sorted(profile.op_names[op] for op in ops)) for ops in find_blocks(profile)}
+    first = {name for name in profile.op_names if "drop" in name or "layer_0" in name}
     assert groups == {
-        ("weight", "layer_0/mul", "gradients/layer_0/mul"),
-        ("drop/first", "gradients/drop/f"),
-        ("drop/second", "gradients/drop/second"),
+        tuple(sorted({"w0", "input/x", *first})),
+        tuple(sorted(set(profile.op_names) - first - {"w0", "input/x"})),
     }

@@ -391,6 +391,8 @@ class Pipeline:
     def _schedule(self, stages: Sequence[Any], number: int, *, looped: bool) -> Any:
         """Make the schedule; the rest of the data, in fewer micro-batches, takes a simpler one."""
         kind = self._wanted.schedule
+        if kind == "interleaved" and len(stages) == 1:
+            kind = "1f1b"  # the same order, but it holds no more micro-batches than it must
         made, several = SCHEDULES[kind], kind in OF_SEVERAL
         if number != self._wanted.number and (looped or len(stages) == 1):
             several = len(stages) > 1

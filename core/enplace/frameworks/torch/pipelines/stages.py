@@ -157,13 +157,12 @@ def cut_tape(
     if schedule == "zbv" and devices != [*cut.order, *cut.order[::-1]]:
         raise PipelineRefusedError(
             f"stages are on {where} in this order, and zbv needs two on each device, in a V, each "
-            f"with parameters; make a plan for --pipeline zbv, and pin the model's first and last "
-            f"module to one device if only the loss is in the last stage"
+            f"with parameters; make a plan for --pipeline zbv with --grain block"
         )
     if schedule != "zbv" and (not cut.is_looped or len(devices) % len(cut.order)):
         raise PipelineRefusedError(
             f"stages are on {where} in this order, and interleaved ones take turns; make a plan "
-            f"for --pipeline interleaved"
+            f"for --pipeline interleaved with --grain block"
         )
     return cut
 

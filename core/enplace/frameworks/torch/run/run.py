@@ -24,7 +24,6 @@ from enplace.frameworks.measured import (
     quartiles_us,
     run_by_module,
 )
-from enplace.frameworks.microbatches import share_of_profile
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.framework import FRAMEWORK
 from enplace.frameworks.torch.measure.costs import MeasuredCosts
@@ -390,7 +389,7 @@ def _about(follower: Follower, devices: str) -> dict[str, Any]:
 
 def _predicted(problem: Problem, plan: Plan, names: Sequence[str]) -> Schedule | None:
     """Simulate the plan in the script's own order; None if the batch's costs are not known."""
-    is_part = share_of_profile(problem.measured_profile, 1) > 1
+    is_part = problem.measured_profile.measured.parts_of_batch > 1
     if is_part or not any(problem.profile.op_types):
         return None
     turn = {name: number for number, name in enumerate(names)}

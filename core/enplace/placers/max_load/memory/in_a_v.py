@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import chain, combinations, pairwise
 from math import comb
 
@@ -20,7 +19,6 @@ from enplace.machine.host_links import sample_us
 from enplace.machine.op_passes import once_per_step, work_per_sample_us
 from enplace.machine.pipelines.loads import pass_loads_us
 from enplace.machine.pipelines.pipeline import simulate_pipeline
-from enplace.machine.pipelines.stages import passes_of
 from enplace.machine.pipelines.v_shape import find_halves
 from enplace.placers.max_load.memory.in_flight import find_fullest, samples_matter
 from enplace.placers.max_load.table.dp import Partition, Stopped, build_task, chains
@@ -76,7 +74,9 @@ def cut_in_v(problem: Problem, rule: LoadRule, *, seed: int, stopped: Stopped) -
     far = [device for (us, _), device in best[len(near) :] if np.isfinite(us)]
     spans = [_makespan_us(problem, device, rule, stopped) for device in near]
     ranked = [near[at] for at in np.argsort(spans, kind="stable").tolist()]
-    for device in filter(partial(_is_v, problem), [*ranked, *far]):
+    for device in [*ranked, *far]:
+        if find_halves(problem, _plan(problem, device)) is None:
+            continue
         for again in ((), tuple(gpus)) if rule.recompute else ((),):
             if _fits(problem, device, rule, again):
                 load_us = float(pass_loads_us(problem, device, rule, (), again).sum(axis=1).max())
@@ -96,11 +96,6 @@ def _fits(problem: Problem, device: IntArray, rule: LoadRule, recompute: tuple[i
         is_certain = not samples_matter(problem, rule)
         return is_certain or find_fullest(problem, device, rule, (), recompute) <= 1
     return simulate(problem, _plan(problem, device)).fits
-
-
-def _is_v(problem: Problem, device: IntArray) -> bool:
-    passes = passes_of(problem, device, weights_apart=True)
-    return find_halves(problem, _plan(problem, device), passes) is not None
 
 
 def _plan(problem: Problem, device: IntArray) -> Plan:

@@ -47,8 +47,8 @@ def cuts_in_v(problem, n_layers, k):
             yield plan_of(problem, {name: on[int(name[-1])] for name in problem.profile.op_names})
 
 
-def place_in_v(problem):
-    return place(problem, "max-load-dp", options=PlaceOptions(values=load_values(RULE))).plan
+def place_in_v(problem, rule=RULE):
+    return place(problem, "max-load-dp", options=PlaceOptions(values=load_values(rule))).plan
 
 
 LAYER = st.tuples(*[st.integers(1, 9)] * 3, st.integers(0, 9))
@@ -84,6 +84,16 @@ def test_three_devices_pair_a_heavy_last_layer_with_a_light_first_one():
     problem = chain(layers, 3, 10**6)
     least = min(max_load_us(problem, each.device) for each in cuts_in_v(problem, 8, 3))
     assert place_in_v(problem).value_us == pytest.approx(least, rel=NEAR)
+
+
+def test_interleaved_stages_keep_their_turns_though_one_stage_each_has_less_load():
+    problem = chain([(2, 2, 2, 3)] * 8, 2, 10**6)
+    apart = place_in_v(problem, LoadRule(microbatches=4))
+    plan = place_in_v(problem, LoadRule(pipeline="interleaved", microbatches=4))
+    assert plan.value_us > apart.value_us
+    found, other = (simulate_pipeline(problem, each, "interleaved", 4) for each in (plan, apart))
+    assert [s.devices[0] for s in found.stages if not s.backward] == [0, 1, 0, 1]
+    assert found.makespan_us < other.makespan_us
 
 
 def test_a_plan_file_says_the_stage_of_each_op(tmp_path):
