@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 
+from enplace.names.layers import NONE
 from enplace.names.passes import named_backward, split_pass
 from enplace.names.scopes import INPUT
 from enplace.text import listed
 from enplace.values.arrays import IntArray
-from enplace.values.components import components
 from enplace.values.op_kinds import OpKind
 from enplace.values.profile import Profile
 from enplace.values.result import Result
@@ -44,60 +44,83 @@ def block_of(scope: str) -> str:
 
 
 def find_blocks(profile: Profile) -> list[list[int]]:
-    """Return the ops of each block that reads parameters, with their gradients and updates.
+    """Return the ops of each block that has parameters, with their gradients and updates.
 
-    As in PyTorch's pipelines, what reads none, such as the loss, is where the last of what it gets
-    is made. What comes before all parameters is with its first reader, unless these run on other
-    kinds of devices.
+    As in PyTorch's pipelines, an op of a module without any, such as a dropout or the loss, is
+    where the last of what it gets is made. What comes before all parameters is with its first
+    reader, unless these run on other kinds of devices.
     """
-    label, kind = _label_blocks(profile), np.array(profile.kinds)
-    ahead = ~named_backward(profile) & (kind != OpKind.VARIABLE)
-    n_labels = int(label.max(initial=0)) + 1
-    begin = np.full(n_labels, profile.n_ops)
+    block, label = _label_blocks(profile)
+    backward, kind = named_backward(profile), np.array(profile.kinds)
+    ahead = ~backward & (kind != OpKind.VARIABLE)
+    begin = np.full(int(label.max(initial=0)) + 1, profile.n_ops)
     np.minimum.at(begin, label[ahead], np.flatnonzero(ahead))
-    runs = np.ones((n_labels, profile.time_us.shape[1]), dtype=bool)
+    runs = np.ones((len(begin), profile.time_us.shape[1]), dtype=bool)
     np.logical_and.at(runs, label[ahead], np.isfinite(profile.time_us[ahead]))
     names = profile.measured.config.get(PARAMETERS, {}).values()
     held = np.array([profile.index[name] for name in names], dtype=np.int64)
     source, op = profile.edge_source, profile.edge_op
-    reads = ahead[op] & np.isin(source, held)
-    home = {block: block for block in label[op[reads]].tolist()}
-    linked = ahead[source] & ahead[op]
+    home = {each: each for each in label[op[ahead[op] & np.isin(source, held)]].tolist()}
     gets: dict[int, set[int]] = defaultdict(set)
     gives: dict[int, set[int]] = defaultdict(set)
-    for maker, reader in zip(
-        label[source[linked]].tolist(), label[op[linked]].tolist(), strict=True
-    ):
+    linked = ahead[source] & ahead[op]
+    ends = label[source[linked]].tolist(), label[op[linked]].tolist()
+    for maker, reader in zip(*ends, strict=True):
         gets[reader].add(maker)
         gives[maker].add(reader)
     order = sorted({*label[ahead].tolist()}, key=begin.__getitem__)
-    for blocks, others, nearest in ((order, gets, max), (order[::-1], gives, min)):
-        for block in blocks:
-            homes = [home[each] for each in others[block] if each in home]
-            if block not in home and homes:
-                found = nearest(homes, key=begin.__getitem__)
-                if (runs[block] & runs[found]).any():
-                    home[block] = found
-    return _grouped([home.get(block, block) for block in label.tolist()])
+    for labels, others, nearest in ((order, gets, max), (order[::-1], gives, min)):
+        for each in labels:
+            near = [home[other] for other in others[each] if other in home]
+            if each not in home and near:
+                found = nearest(near, key=begin.__getitem__)
+                if (runs[each] & runs[found]).any():
+                    home[each] = found
+    homes_of: dict[int, set[int]] = defaultdict(set)
+    forward = {*np.flatnonzero(ahead).tolist()}
+    for each in np.flatnonzero(ahead & (block != NONE)).tolist():
+        if label[each] in home:
+            homes_of[block[each]].add(home[label[each]])
+    for each in profile.topological_order.tolist():
+        if backward[each] and block[each] != NONE and label[each] not in home:
+            own = homes_of[block[each]]
+            homes = _homes_of_gradient(profile, each, block, forward, own, label, home)
+            if homes:
+                home[label[each]] = max(homes, key=begin.__getitem__)
+    return _grouped([home.get(each, each) for each in label.tolist()])
 
 
-def _label_blocks(profile: Profile) -> IntArray:
-    """Number the block of each op; shape (n_ops,). An op of no module is a block.
+def _homes_of_gradient(
+    profile: Profile,
+    op: int,
+    block: IntArray,
+    forward: Collection[int],
+    homes: Collection[int],
+    label: IntArray,
+    home: Mapping[int, int],
+) -> Collection[int]:
+    """Find the homes of a backward op: those of its module's calls, or of those that it reads."""
+    if len(homes) < 2:
+        return homes
+    sources = profile.edge_source[profile.edge_op == op].tolist()
+    near = [s for s in sources if block[s] == block[op] and label[s] in home]
+    near = [s for s in near if s in forward] or near
+    return {home[label[s]] for s in near}
 
-    What holds no parameters need not stay in one place. So of a dropout that is called before all
-    layers and after them, each call is a block, with its gradient.
+
+def _label_blocks(profile: Profile) -> tuple[IntArray, IntArray]:
+    """Number the block of each op, or none, and what stays in one place: ops, or whole blocks.
+
+    What holds nothing need not stay in one place, such as a dropout between layers.
     """
+    block = np.full(profile.n_ops, NONE)
     blocks = _group(profile, block_of)
-    number = np.arange(profile.n_ops) + len(blocks)
+    label = np.arange(profile.n_ops) + len(blocks)
     for at, ops in enumerate(blocks):
-        number[ops] = at
-    source, op = profile.edge_source, profile.edge_op
-    inside = number[source] == number[op]
-    label = components(profile.n_ops, source[inside], op[inside]) + len(blocks)
-    for at, ops in enumerate(blocks):
+        block[ops] = at
         if any(profile.kinds[op] == OpKind.VARIABLE for op in ops):
             label[ops] = at
-    return label
+    return block, label
 
 
 def _grouped(labels: Iterable[int]) -> list[list[int]]:
@@ -130,7 +153,7 @@ def why_no_map(result: Result) -> str:
         return f"the plan {rewriting(result.plan.splits)}, and a device map only places modules"
     device = result.plan.device.tolist()
     divided = []
-    for group in _grouped(_label_blocks(profile).tolist()):
+    for group in _grouped(_label_blocks(profile)[1].tolist()):
         here = {device[op] for op in group}
         if len(here) > 1:
             _, scope = split_pass(profile.scopes[group[0]])

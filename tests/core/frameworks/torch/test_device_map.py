@@ -126,6 +126,7 @@ def test_what_reads_no_parameter_is_in_the_block_whose_tensor_it_gets_last():
     back += ["gradients/layer_0/mul", "gradients/drop/a"]
     edges = [(a, b, 8) for a, b in pairwise([*way, *back])]
     edges += [(f"w{n}", f"layer_{n}/mul", 8) for n in range(2)] + [("drop/a", "loss/mean", 8)]
+    edges += [("drop/a", "drop/b", 8)]  # past the layer
     edges += [(name, f"gradients/{name}", 8) for name in ("drop/a", "drop/b")]
     profile = profile_of(dict.fromkeys(["w0", "w1", *way, *back], 1), edges)
     scopes = ["layer_0", "layer_1", *(name.rpartition("/")[0] for name in [*way, *back])]

@@ -18,10 +18,15 @@ from enplace.frameworks.torch.pipelines.pipelines import check_pipeline, run_pip
 from enplace.frameworks.torch.pipelines.stages import PART, cut_tape  # noqa: E402
 from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape  # noqa: E402
 from enplace.frameworks.torch.run.run import run_plain  # noqa: E402
+from enplace.inputs import make_problem  # noqa: E402
+from enplace.placers import PlaceOptions, place  # noqa: E402
+from enplace.placing.options import load_values  # noqa: E402
 from enplace.processes.worker import WorkerError, ignore  # noqa: E402
+from enplace.readers import read_plan  # noqa: E402
 from enplace.readers.clusters import presets  # noqa: E402
+from enplace.values.load_rule import LoadRule  # noqa: E402
 from enplace.values.plan import Plan, follow_graph  # noqa: E402
-from enplace.values.problem import Problem  # noqa: E402
+from enplace.writers import write_plan  # noqa: E402
 from torch_scripts import profile_of, script  # noqa: E402
 
 pytestmark = [
@@ -166,18 +171,22 @@ for step in range(12):
 
 
 def pipeline(tmp_path, schedule="1f1b", *words, recompute=()):
-    """Profile the script, put its first half on one device, and make the job of a pipeline."""
+    """Profile the script, make a plan, with its first half on one device, and a pipeline's job."""
     source = script(tmp_path, SCRIPT, *words)
     profile = profile_of(source, 1)
-    problem = Problem(profile, presets()["cpu-2"])
-    second = {"interleaved": ("layers_0", "head", "loss"), "zbv": ("layers_0", "layers_1")}
-    late = ("layers_1", "layers_2", "head", "loss")
-    device, half = (
-        np.array([int(any(s in name for s in each)) for name in profile.op_names])
-        for each in (second.get(schedule, late), late)
-    )
-    plan = Plan(device, follow_graph(profile, np.arange(profile.n_ops)), method="test")
-    plan = replace(plan, recompute=recompute, subgraph=half if schedule == "zbv" else None)
+    times_us = np.where(np.isnan(profile.time_us), np.nan, 1000.0)
+    profile = replace(profile, time_us=times_us)
+    problem = make_problem(profile, presets()["cpu-2"], objective="throughput")
+    if schedule in ("interleaved", "zbv"):
+        rule = LoadRule(pipeline=schedule, microbatches=4)
+        options = PlaceOptions(objective="throughput", values=load_values(rule))
+        write_plan(tmp_path / "plan.json", place(problem, "max-load-dp", options=options))
+        plan = read_plan(tmp_path / "plan.json", problem).plan
+    else:
+        late = ("layers_1", "layers_2", "head", "loss")
+        device = np.array([int(any(s in name for s in late)) for name in profile.op_names])
+        plan = Plan(device, follow_graph(profile, np.arange(profile.n_ops)), method="test")
+    plan = replace(plan, recompute=recompute)
     wishes = {"pipeline": schedule, "microbatches": 4}
     job = run_job(RunRequest(source, "cpu:2", 4, wishes), problem, plan)
     return source, problem, plan, Microbatches(schedule, 4), job
