@@ -1,11 +1,11 @@
-"""The tour: five steps through the window, each beside what it explains."""
+"""The tour: five steps through the window, with a frame around what each explains."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from PySide6.QtCore import QEvent, QObject, QPoint, QRect, QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QObject, QPoint, QRect, Qt, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QFrame, QWidget
 
@@ -55,8 +55,8 @@ STEPS = (
     Step(
         "inspector",
         "Overrule it",
-        "Drag a card onto a device, or select it and press the device’s number. The step time "
-        "answers at once, and the Selection pane says why. Ctrl+Z takes it back.",
+        "Drag a card onto a device, or press the device’s number: the step time answers at once. "
+        "This pane says why; Ctrl+Z takes it back.",
     ),
     Step(
         "export",
@@ -68,12 +68,14 @@ STEPS = (
 
 
 class Tour(QFrame):
-    """A card above the window, and a frame around what it explains.
+    """A card at the bottom of the selection pane, and a frame around what it explains.
+
+    That pane is the emptiest; and as the card stays, so does its button under the pointer.
 
     Parameters
     ----------
     targets : callable
-        Returns what steps are about, by name; steps without a visible one stand in the middle.
+        Returns what steps are about, by name.
     """
 
     ended = Signal()
@@ -91,7 +93,6 @@ class Tour(QFrame):
         self.back = button("Back", lambda: self.show_step(self.at - 1))
         self.next = button("Next", self.go_on, kind="accent")
         self.close_button = button("Close", self.end, kind="link")
-        self.setFixedWidth(round(WIDTH * theme.scale))
         head = hbox((self.title, 1), self.close_button)
         foot = hbox((self._count, 1), self.back, self.next)
         vbox(head, self.text, foot, on=self, spacing=10, margins=(16, 12, 12, 12))
@@ -118,7 +119,7 @@ class Tour(QFrame):
             self.ended.emit()
 
     def show_step(self, number: int) -> None:
-        """Show a step, beside what it is about."""
+        """Show a step, and frame what it is about."""
         self.at = number
         step = STEPS[number]
         self.title.setText(step.title)
@@ -132,18 +133,23 @@ class Tour(QFrame):
         self.next.setFocus()
 
     def _settle(self) -> None:
-        target = self._targets().get(STEPS[self.at].target)
-        self.setFixedHeight(self.heightForWidth(self.width()))
-        if target is None or not target.isVisible():
-            around = QRect()
-            self._frame.hide()
-        else:
-            around = QRect(target.mapTo(self._window, QPoint()), target.size())
-            self._frame.setGeometry(around.adjusted(-3, -3, 3, 3))
-            self._frame.show()
+        targets = self._targets()
+        target = targets.get(STEPS[self.at].target)
+        self._frame.setVisible(target is not None and target.isVisible())
+        if target is not None:
+            self._frame.setGeometry(self._inside(target).adjusted(-3, -3, 3, 3))
             self._frame.raise_()
-        self.move(place_beside(around, self.size(), self._window.rect()))
+        pane = targets.get("inspector")
+        has_pane = pane is not None and pane.isVisible()
+        room = self._inside(pane) if pane is not None and has_pane else self._window.rect()
+        self.setFixedWidth(min(round(WIDTH * theme.scale), room.width() - 2 * GAP))
+        self.setFixedHeight(self.heightForWidth(self.width()))
+        corner = room.adjusted(0, 0, -GAP, -GAP).bottomRight()
+        self.move(corner - self.rect().bottomRight())
         self.raise_()
+
+    def _inside(self, widget: QWidget) -> QRect:
+        return QRect(widget.mapTo(self._window, QPoint()), widget.size())
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() in (QEvent.Type.Resize, QEvent.Type.LayoutRequest) and self.isVisible():
@@ -164,32 +170,3 @@ class Tour(QFrame):
             if each.hasFocus():
                 each.click()
                 return
-
-
-def place_beside(target: QRect, card: QSize, area: QRect) -> QPoint:
-    """Return the corner of a card beside a target, or below a low one, and inside an area.
-
-    Without room, it lies upon the target.
-    """
-    if target.isEmpty():
-        middle = QRect(QPoint(), card)
-        middle.moveCenter(area.center())
-        return middle.topLeft()
-    x, y = target.center().x() - card.width() // 2, target.center().y() - card.height() // 2
-    beside = [QPoint(target.right() + GAP, y), QPoint(target.left() - GAP - card.width(), y)]
-    below = [QPoint(x, target.bottom() + GAP), QPoint(x, target.top() - GAP - card.height())]
-    # A button has neighbours at its sides.
-    tries = below + beside if target.height() < card.height() else beside + below
-    inside = area.adjusted(GAP, GAP, -GAP, -GAP)
-    moved = [_moved_inside(QRect(corner, card), inside) for corner in tries]
-    free = (spot for spot in moved if not spot.intersects(target))
-    upon = QRect(target.right() - card.width() - GAP, target.bottom() - card.height() - GAP, 0, 0)
-    upon.setSize(card)
-    return next(free, _moved_inside(upon, inside)).topLeft()
-
-
-def _moved_inside(card: QRect, area: QRect) -> QRect:
-    """Return the card moved as little as it takes to lie inside an area."""
-    x = max(area.left(), min(card.left(), area.right() - card.width()))
-    y = max(area.top(), min(card.top(), area.bottom() - card.height()))
-    return QRect(QPoint(x, y), card.size())

@@ -1,14 +1,11 @@
 import pytest
-from PySide6.QtCore import QPoint, QRect, QSettings, QSize, Qt
+from PySide6.QtCore import QPoint, QRect, QSettings, Qt
 from PySide6.QtTest import QTest
 
 from documents import chain_document
 from enplace_studio.shell.actions import all_actions
-from enplace_studio.shell.tour import STEPS, place_beside
+from enplace_studio.shell.tour import STEPS
 from enplace_studio.shell.window import MainWindow
-
-AREA = QRect(0, 0, 1000, 700)
-CARD = QSize(300, 150)
 
 
 @pytest.fixture
@@ -66,16 +63,20 @@ def test_the_tour_is_in_the_help_menu_and_esc_ends_it(make_window):
     assert not window.tour.isVisible()
 
 
-def test_every_step_stands_beside_what_it_is_about(make_window, qtbot):
+def test_the_card_stays_in_the_selection_pane_while_each_step_frames_its_subject(make_window):
     window = make_window()
     open_chain(window)
     window.tour.begin()
+    pane = window.panes.views["inspector"]
+    room = QRect(pane.mapTo(window, QPoint()), pane.size())
+    corner = window.tour.geometry().bottomRight()
     for number, step in enumerate(STEPS):
         target = window._tour_targets()[step.target]
         window.tour.show_step(number)
         around = QRect(target.mapTo(window, QPoint()), target.size())
         assert window.tour._frame.geometry().contains(around)
-        assert window.rect().contains(window.tour.geometry())
+        assert room.contains(window.tour.geometry())
+        assert window.tour.geometry().bottomRight() == corner
 
 
 def test_the_tour_ends_with_the_model(make_window):
@@ -90,27 +91,3 @@ def test_keys_that_the_tour_names_exist():
     keys = {key for action in all_actions() for key in action.keys}
     assert {"Ctrl+F", "Ctrl+Z", "Ctrl+Shift+P"} <= keys
     assert len(STEPS) == 5
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        QRect(0, 0, 200, 700),
-        QRect(800, 0, 200, 700),
-        QRect(0, 500, 1000, 200),
-        QRect(900, 10, 90, 30),
-    ],
-)
-def test_a_card_lies_beside_its_target_inside_the_window(target):
-    card = QRect(place_beside(target, CARD, AREA), CARD)
-    assert AREA.contains(card)
-    assert not card.intersects(target)
-
-
-def test_a_card_lies_below_a_button():
-    assert place_beside(QRect(500, 10, 90, 30), CARD, AREA).y() > 40
-
-
-def test_a_card_lies_upon_a_target_that_fills_the_window_or_in_the_middle_without_one():
-    assert AREA.contains(QRect(place_beside(AREA, CARD, AREA), CARD))
-    assert QRect(place_beside(QRect(), CARD, AREA), CARD).center() == AREA.center()
