@@ -84,10 +84,11 @@ class Exchange(Part):
         model = None if project is None or entry.cluster is not None else project.model
         alone = framework_of(entry.schedule.problem.measured_profile).alone
         notes = () if project is None else told_notes(project, entry)
+        opened = () if project is None else tuple(project.grouping.opened)
 
         def make() -> Result:
             result = result_for(exporter, entry.schedule, model, alone, known_us)
-            return replace(result, notes=notes)
+            return replace(result, notes=notes, opened=opened)
 
         return make
 

@@ -67,6 +67,7 @@ def serve_search(
             stop=Stop(USUAL_S, is_cancelled, Stopwatch(time.thread_time)),
             idle=Idle(*asked["idle"]) if asked["idle"] else None,
             again=[(np.array(ops, dtype=np.int64), device) for ops, device in asked["again"]],
+            opened=asked["opened"],
             report=report,
         )
     if number not in cancelled:

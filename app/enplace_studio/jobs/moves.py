@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from PySide6.QtCore import QObject, Qt, Signal
 
 from enplace.placing.next_moves import MOVE, Idle, NextMove
@@ -29,7 +31,7 @@ class MoveSearch(QObject):
     def __init__(self, solver: Solver, parent: QObject) -> None:
         super().__init__(parent)
         self._solver, self._number = solver, 0
-        self._question: tuple[Problem, Plan, Idle | None] | None = None
+        self._question: tuple[Problem, Plan, Idle | None, Sequence[str]] | None = None
         self.moves: tuple[NextMove, ...] = ()
         self.is_over = True
         solver.moves_found.connect(self._receive)
@@ -39,14 +41,24 @@ class MoveSearch(QObject):
     def asked(self) -> Plan | None:
         return None if self._question is None else self._question[1]
 
-    def ask(self, problem: Problem, plan: Plan, idle: Idle | None = None) -> None:
-        """Look for the next moves of a plan, or for those that fill an idle time."""
+    def ask(
+        self, problem: Problem, plan: Plan, idle: Idle | None = None, opened: Sequence[str] = ()
+    ) -> None:
+        """Look for the next moves of a plan, or for those that fill an idle time.
+
+        Parameters
+        ----------
+        opened : sequence of str
+            Groups whose parts give their names instead.
+        """
         is_like = self.asked is not None and self.asked.splits == plan.splits
         good = [move for move in self.moves if move.kind == MOVE and is_like]
         self.forget()
-        self._question, self.is_over = (problem, plan, idle), False
+        self._question, self.is_over = (problem, plan, idle, opened), False
         again = [(move.ops.tolist(), move.devices[0]) for move in good]
-        self._number = self._solver.find_moves(problem, plan, {"idle": idle, "again": again})
+        self._number = self._solver.find_moves(
+            problem, plan, {"idle": idle, "again": again, "opened": opened}
+        )
 
     def forget(self) -> None:
         """End the search, and forget what it found."""

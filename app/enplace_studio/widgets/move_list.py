@@ -103,6 +103,7 @@ class MoveList(QWidget):
         self.cards: list[MoveCard] = []
         self.asked: Schedule | None = None
         self.problem: Problem | None = None
+        self.opened: tuple[str, ...] = ()
         self._is_held = False
         self._background = Background(self.search)  # no widget, so no busy cursor
         self._column = vbox(on=self, spacing=6, margins=(0, 0, 0, 0))
@@ -116,7 +117,9 @@ class MoveList(QWidget):
             With the constraints that hold now.
         """
         self.asked, self.problem = schedule, problem
-        self.search.ask(problem, schedule.plan, idle)
+        project = self._document.project
+        self.opened = () if project is None else tuple(project.grouping.opened)
+        self.search.ask(problem, schedule.plan, idle, self.opened)
         for card in self.cards:
             card.setEnabled(False)
         if not self.cards:

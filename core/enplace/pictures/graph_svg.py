@@ -9,7 +9,7 @@ from textwrap import wrap
 import numpy as np
 
 from enplace.names.group_facts import GroupEdges, crossing, device_shares, group_edges
-from enplace.names.groups import Grouping, group_ops
+from enplace.names.groups import Grouping, open_groups
 from enplace.pictures.graph_curves import edge_curves, edge_widths, long_edges, quiet_edges
 from enplace.pictures.graph_layout import CARD_H, Arrangement, arrange
 from enplace.pictures.palette import colour_numbers, device_class
@@ -22,10 +22,10 @@ TOP = 60.0
 TITLE_LETTERS = 14
 
 
-def graph_svg(schedule: Schedule) -> str:
-    """Draw groups of ops, coloured by device, with the edges between them and a legend."""
+def graph_svg(schedule: Schedule, opened: tuple[str, ...] = ()) -> str:
+    """Draw groups of ops, or the parts of opened ones, by device, with edges and a legend."""
     profile = schedule.problem.profile
-    grouping = group_ops(profile)
+    grouping = open_groups(profile, opened)
     edges = group_edges(profile, grouping)
     places = arrange(grouping, edges, WIDTH)
     left, top, right, bottom = places.bounds

@@ -53,6 +53,8 @@ class Result:
         Why some are missing, in a sentence.
     notes : sequence of (str, str)
         What people have noted: on what, and their words.
+    opened : tuple of str
+        Groups that people have opened, so that their parts are shown and named instead.
     """
 
     schedule: Schedule
@@ -62,6 +64,7 @@ class Result:
     references: Mapping[str, Reference] = field(default_factory=dict)
     about_references: str = ""
     notes: Sequence[tuple[str, str]] = ()
+    opened: tuple[str, ...] = ()
 
     @property
     def plan(self) -> Plan:

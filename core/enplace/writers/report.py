@@ -11,7 +11,7 @@ import numpy as np
 from enplace.machine import critical_path
 from enplace.machine.plan_words import name_ranges, say_limits, say_where
 from enplace.names.by_scope import count_by_scope
-from enplace.names.groups import group_ops
+from enplace.names.groups import Grouping, open_groups
 from enplace.pictures.cluster_svg import cluster_svg
 from enplace.pictures.graph_svg import graph_svg
 from enplace.pictures.memory_svg import memory_svg
@@ -48,15 +48,15 @@ def report_html(result: Result) -> str:
     schedule = result.schedule
     profile, cluster = schedule.problem.profile, schedule.problem.cluster
     measured = schedule.problem.measured_profile.measured
+    grouping = open_groups(profile, result.opened)
     sections = {
         "Devices": _devices(schedule) + _about_memory(schedule),
-        "Constraints": _constraints(schedule.problem),
+        "Constraints": _constraints(schedule.problem, grouping),
         **({"Split ops": _splits(schedule.problem)} if schedule.problem.splits else {}),
         "How to apply it": _how_to_apply(schedule),
         "Plan": _settings(schedule),
     }
-    grouping = group_ops(profile)
-    pictures = (graph_svg(schedule), timeline_svg(result), memory_svg(schedule))
+    pictures = (graph_svg(schedule, result.opened), timeline_svg(result), memory_svg(schedule))
     parts = [
         f"<h1>{escape(profile.name)}</h1>",
         f"<p>Where each of {count(profile.n_ops, 'op')} runs on {escape(cluster.name)}, and when.",
@@ -174,12 +174,12 @@ def _about_memory(schedule: Schedule) -> str:
     return "".join(f"<p>{escape(text)}</p>" for text in about if text)
 
 
-def _constraints(problem: Problem) -> str:
+def _constraints(problem: Problem, grouping: Grouping) -> str:
     """Sum up what a person demanded, by scope."""
     rows = [
         (label, text)
         for kind, each in problem.constraints.items()
-        for label, text in _say(kind, each, problem)
+        for label, text in _say(kind, each, problem, grouping)
     ]
     more = len(rows) - MAX_CONSTRAINTS
     if more > 0:
@@ -187,7 +187,9 @@ def _constraints(problem: Problem) -> str:
     return pairs(rows) if rows else '<span class="dim">None: every op was free.</span>'
 
 
-def _say(kind: Kind, rows: Sequence[Row], problem: Problem) -> list[tuple[str, str]]:
+def _say(
+    kind: Kind, rows: Sequence[Row], problem: Problem, grouping: Grouping
+) -> list[tuple[str, str]]:
     names = problem.profile.op_names
     devices = [device.label for device in problem.cluster.devices]
     if kind.roles == (OP, DEVICE):
@@ -196,14 +198,15 @@ def _say(kind: Kind, rows: Sequence[Row], problem: Problem) -> list[tuple[str, s
             places.setdefault(names[op], []).append(devices[device])
         joined = {name: ", ".join(there) for name, there in places.items()}
         return [
-            (f"{kind.label} {there}", text) for text, there in _by_name(joined, problem.profile)
+            (f"{kind.label} {there}", text)
+            for text, there in _by_name(joined, problem.profile, grouping)
         ]
     if kind.roles == (OP, OP):
         return [(kind.label, kind.sentence.format(*pair)) for pair in _orders(rows, problem)]
 
     def some(ops: Sequence[int]) -> str:
         return ", ".join(
-            text for text, _ in _by_name({names[op]: "" for op in ops}, problem.profile)
+            text for text, _ in _by_name({names[op]: "" for op in ops}, problem.profile, grouping)
         )
 
     return [
@@ -228,9 +231,10 @@ def _splits(problem: Problem) -> str:
     return pairs([(way, text) for text, way in _by_scope(ways)])
 
 
-def _by_name(keys: Mapping[str, str], profile: Profile) -> list[tuple[str, str]]:
+def _by_name(
+    keys: Mapping[str, str], profile: Profile, grouping: Grouping
+) -> list[tuple[str, str]]:
     """Name groups as the graph does, and of other ops a few scopes, each with its key."""
-    grouping = group_ops(profile)
     names: dict[str, list[str]] = {}
     for name, key in keys.items():
         names.setdefault(key, []).append(name)

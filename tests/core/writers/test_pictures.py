@@ -143,6 +143,14 @@ def test_the_report_shows_step_time_bound_and_peaks(middle):
     assert "prefers-color-scheme:dark" in text
 
 
+def test_the_report_names_the_parts_of_open_groups():
+    names = [f"layer{i}/{part}/op{n}" for i in range(40) for part in "ab" for n in range(5)]
+    problem = Problem(profile_of(dict.fromkeys(names, 10.0)), cluster_of(2))
+    schedule = simulate(problem, plan_of(problem, dict.fromkeys(names, 0)))
+    assert "layer 0 / a" not in report_html(Result(schedule))
+    assert "layer 0 / a" in report_html(Result(schedule, opened=("layer 0",)))
+
+
 def test_without_a_bound_the_report_claims_none(middle):
     assert "proven" not in report_html(Result(middle))
     assert "left to gain" not in report_html(Result(middle))

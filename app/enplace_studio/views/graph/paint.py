@@ -341,7 +341,9 @@ def _paint_edges(painter: QPainter, scene: Scene, marks: Marks, visible: QRectF)
     chosen = np.array(sorted(marks.selected | marks.hovered), dtype=np.int64)
     lit = touching(edges, chosen)
     painter.setBrush(Qt.BrushStyle.NoBrush)
-    shown = np.flatnonzero(_worth_painting(scene, lit, marks.matches))
+    alone = marks.selected if len(marks.selected) == 1 else marks.hovered
+    wanted = touching(edges, np.array(sorted(alone), dtype=np.int64))
+    shown = np.flatnonzero(_worth_painting(scene, wanted, marks.matches))
     above = scene.crossing[shown] + 2 * lit[shown]
     for edge in shown[np.argsort(above, kind="stable")].tolist():
         path = scene.paths[edge]
@@ -350,8 +352,9 @@ def _paint_edges(painter: QPainter, scene: Scene, marks: Marks, visible: QRectF)
             painter.drawPath(path)
 
 
-def _worth_painting(scene: Scene, lit: BoolArray, matches: Collection[int] | None) -> BoolArray:
-    shown = ~scene.quiet | lit
+def _worth_painting(scene: Scene, wanted: BoolArray, matches: Collection[int] | None) -> BoolArray:
+    """Leave out quiet edges but those of one card: those of many would be a fan."""
+    shown = ~scene.quiet | wanted
     if matches is None:
         return shown
     return shown & touching(scene.level.edges, np.array(sorted(matches), dtype=np.int64))

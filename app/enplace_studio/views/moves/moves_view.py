@@ -42,7 +42,7 @@ class MovesView(ScrollPanel):
         self._asking = QTimer(self, interval=PAUSE_MS, singleShot=True)
         self._asking.timeout.connect(self._ask)
         changes = document.opened, document.problem_changed, document.current_changed
-        call_later(self, self._follow, *changes)
+        call_later(self, self._follow, document.grouping_changed, *changes)
         self._follow()
 
     def showEvent(self, event: QShowEvent) -> None:
@@ -66,7 +66,9 @@ class MovesView(ScrollPanel):
         if project is None or schedule is None or not self.isVisible() or self.is_folded:
             self.list.forget()
             self._asking.stop()
-        elif (self.list.asked, self.list.problem) != (schedule, project.problem):
+            return
+        now = (schedule, project.problem, tuple(project.grouping.opened))
+        if (self.list.asked, self.list.problem, self.list.opened) != now:
             self._asking.start()
 
     def _ask(self) -> None:

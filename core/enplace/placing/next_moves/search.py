@@ -16,7 +16,7 @@ from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
 from enplace.machine.pipelines.pipeline import most_bytes
-from enplace.names.groups import group_ops
+from enplace.names.groups import Grouping, open_groups
 from enplace.placing.next_moves.edits import MOVE, SPLIT, Edit, edits_of, graph_of
 from enplace.placing.next_moves.words import reason_of, title_of
 from enplace.placing.stop import Stop
@@ -127,6 +127,7 @@ def next_moves(
     stop: Stop | None = None,
     idle: Idle | None = None,
     again: Sequence[tuple[IntArray, int]] = (),
+    opened: Sequence[str] = (),
     split: bool = True,
     report: Report = ignore,
 ) -> tuple[NextMove, ...]:
@@ -146,6 +147,8 @@ def next_moves(
         Find only what would run in this idle time of a device.
     again : sequence of (int array, int)
         Ops and devices of moves to try first.
+    opened : sequence of str
+        Groups that people see as their parts, which give the names.
     split : bool
         Whether ops may be split.
     report : callable
@@ -157,7 +160,7 @@ def next_moves(
         The best first: that with the least excess of memory, then with the least time. Each
         improves the plan, and differs in more than a few ops from those before it.
     """
-    search = _Search(problem, plan, most, idle)
+    search = _Search(problem, plan, most, idle, open_groups(problem.profile, tuple(opened)))
     until = stop or Stop(USUAL_S)
     for edit in edits_of(search.before, again):
         if until():
@@ -210,13 +213,15 @@ def _some_moves(
 class _Search:
     """The best edits so far, no two of them much alike."""
 
-    def __init__(self, problem: Problem, plan: Plan, most: int, idle: Idle | None) -> None:
+    def __init__(
+        self, problem: Problem, plan: Plan, most: int, idle: Idle | None, grouping: Grouping
+    ) -> None:
         self._problem, self._most, self._idle = problem, most, idle
         self.before = simulate(problem, check_claims(problem, plan))
         self._excess = _excess_bytes(problem, self.before)
         self._best: list[_Priced] = []
         self._told: dict[_Priced, NextMove] = {}
-        self._grouping = group_ops(problem.profile)
+        self._grouping = grouping
 
     def try_edit(self, edit: Edit) -> bool:
         """Price an edit, and return whether it is among the best."""

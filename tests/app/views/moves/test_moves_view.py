@@ -10,7 +10,7 @@ from enplace.processes import codecs
 from enplace_studio.jobs.move_worker import moves_from, moves_message, serve_search
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.views.moves.moves_view import MovesView
-from problems import cluster_of
+from problems import cluster_of, profile_of
 
 
 class Answering(Solver):
@@ -142,3 +142,16 @@ def test_moves_survive_the_way_from_the_worker():
         assert (again.kind, again.title, again.devices) == (move.kind, move.title, move.devices)
         assert np.array_equal(again.ops, move.ops)
         assert simulate(problem, again.plan).makespan_us == move.after_us
+
+
+def test_moves_name_the_parts_of_an_open_group(open_moves, solver, qtbot):
+    names = [f"layer{i}/{part}/op{n}" for i in range(40) for part in "ab" for n in range(2)]
+    others = [name for name in names if not name.startswith("layer0/b")]
+    times = dict.fromkeys(others, 0.0) | {name: 100.0 for name in names if name not in others}
+    document = document_of(profile_of(times), cluster_of(2), dict.fromkeys(names, 0))
+    view = open_moves(document)
+    assert "layer 0" in titles(view)[0][0]
+    document.turn_groups([document.problem.profile.index["layer0/a/op0"]])
+    qtbot.waitUntil(lambda: len(solver.searches) == 2)
+    solver.answer()
+    assert "layer 0 / b" in titles(view)[0][0]
