@@ -4,6 +4,7 @@ import json
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from documents import document_of
@@ -12,10 +13,14 @@ from enplace.cli import run
 from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
 from enplace.placing.registry import EVERY
+from enplace.placing.settle import settle
 from enplace.text import ms
 from enplace.values.load_rule import LoadRule
+from enplace.values.plan import Plan
 from enplace.values.plan_facts import VALUE_KEYS
+from enplace.values.problem import split_problem
 from enplace.values.result import Result
+from enplace.values.splits import OFFLOAD, Split
 from enplace.writers import write_plan, write_profile
 from enplace.writers.archive import write_project
 from enplace.writers.report import report_html
@@ -55,20 +60,37 @@ def made_plan(document, objective, chance):
     document.take_plan(entry, document.project.cluster)
 
 
+def keep_on_host(document, chance):
+    """Add a plan that keeps an output on the host, for its last reader to fetch."""
+    profile = document.project.model.profile
+    readers = {profile.op_names[a]: profile.op_names[b] for a, _, b, _ in profile.edges.tolist()}
+    op = chance.choice(sorted(readers))
+    problem = split_problem(document.project.model, (Split(op, OFFLOAD, 2, (readers[op],)),))
+    order = np.argsort(np.argsort(problem.profile.topological_order))
+    device = settle(problem, np.full(problem.profile.n_ops, problem.cluster.gpus[0]))
+    device[problem.profile.index[f"{op}/fetched"]] = problem.cluster.n_devices - 1
+    plan = Plan(device, order, "enplace-offload", splits=problem.splits)
+    document.take_plan(PlanEntry("offload", plan, simulate(problem, plan)), problem.cluster)
+
+
 def work(document, chance):
     """Do one thing that a user may do."""
     ops, device = [chance.randrange(N_OPS)], chance.choice(document.project.cluster.gpus)
-    do = chance.choice(["move", "pin", "scale", "cluster", "solve", "show", "undo", "unpin"])
+    do = chance.choice(
+        ["move", "pin", "scale", "cluster", "solve", "show", "undo", "unpin", "keep"]
+    )
     if do in ("move", "pin"):
         document.place(ops, device, pin=do == "pin")
     elif do == "scale":
         document.set_scale(chance.choice([1.0, 2.0]), chance.choice([0.5, 1.0, 3.1]))
     elif do == "cluster":
-        document.set_cluster(cluster_of(chance.choice([2, 3])))
+        document.set_cluster(cluster_of(chance.choice([2, 3]), cpu_lanes=1))
     elif do == "solve":
         made_plan(document, chance.choice(EVERY), chance)
     elif do == "show":
         document.choose_plan(chance.choice(document.plans))
+    elif do == "keep":
+        keep_on_host(document, chance)
     elif do == "undo":
         document.undo_stack.undo()
     else:
@@ -79,7 +101,7 @@ def work(document, chance):
 def test_every_figure_is_what_simulate_says(seed, tmp_path, capsys, qtbot):
     chance = random.Random(seed)
     profile = model(chance)
-    document = document_of(profile, cluster_of(2), dict.fromkeys(profile.op_names, 0))
+    document = document_of(profile, cluster_of(2, cpu_lanes=1), dict.fromkeys(profile.op_names, 0))
     made_plan(document, "throughput", chance)
     status = StatusLine(document, Solver())
     qtbot.addWidget(status)
