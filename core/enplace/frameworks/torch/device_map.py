@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +14,7 @@ from enplace.names.layers import NONE
 from enplace.names.passes import named_backward, split_pass
 from enplace.names.scopes import INPUT
 from enplace.text import listed
-from enplace.values.arrays import IntArray
+from enplace.values.arrays import BoolArray, IntArray
 from enplace.values.op_kinds import OpKind
 from enplace.values.profile import Profile
 from enplace.values.result import Result
@@ -51,10 +51,41 @@ def find_blocks(profile: Profile) -> list[list[int]]:
     reader, unless these run on other kinds of devices.
     """
     block, label = _label_blocks(profile)
-    backward, kind = named_backward(profile), np.array(profile.kinds)
-    ahead = ~backward & (kind != OpKind.VARIABLE)
+    backward = named_backward(profile)
+    ahead = ~backward & ~profile.of_kind(OpKind.VARIABLE)
     begin = np.full(int(label.max(initial=0)) + 1, profile.n_ops)
     np.minimum.at(begin, label[ahead], np.flatnonzero(ahead))
+    home = _find_homes(profile, label, ahead, begin)
+    called: dict[int, set[int]] = defaultdict(set)  # the homes of the calls of each block
+    for op in np.flatnonzero(ahead).tolist():
+        if label[op] in home:
+            called[block[op]].add(home[label[op]])
+    for op in profile.topological_order.tolist():
+        if backward[op] and block[op] != NONE and label[op] not in home:
+            homes = called[block[op]]
+            if len(homes) > 1:  # that of the call whose tensors it reads
+                sources = profile.edge_source[profile.edge_op == op].tolist()
+                near = [s for s in sources if block[s] == block[op] and label[s] in home]
+                homes = {home[label[s]] for s in [s for s in near if ahead[s]] or near}
+            if homes:
+                home[label[op]] = max(homes, key=begin.__getitem__)
+    return _grouped([home.get(each, each) for each in label.tolist()])
+
+
+def _find_homes(
+    profile: Profile, label: IntArray, ahead: BoolArray, begin: IntArray
+) -> dict[int, int]:
+    """Find which block each label belongs to whose ops go forward.
+
+    Parameters
+    ----------
+    label : int array, shape (n_ops,)
+        From :func:`_label_blocks`.
+    ahead : bool array, shape (n_ops,)
+        The ops that go forward.
+    begin : int array, shape (n_labels,)
+        The first of these.
+    """
     runs = np.ones((len(begin), profile.time_us.shape[1]), dtype=bool)
     np.logical_and.at(runs, label[ahead], np.isfinite(profile.time_us[ahead]))
     names = profile.measured.config.get(PARAMETERS, {}).values()
@@ -76,36 +107,7 @@ def find_blocks(profile: Profile) -> list[list[int]]:
                 found = nearest(near, key=begin.__getitem__)
                 if (runs[each] & runs[found]).any():
                     home[each] = found
-    homes_of: dict[int, set[int]] = defaultdict(set)
-    forward = {*np.flatnonzero(ahead).tolist()}
-    for each in np.flatnonzero(ahead & (block != NONE)).tolist():
-        if label[each] in home:
-            homes_of[block[each]].add(home[label[each]])
-    for each in profile.topological_order.tolist():
-        if backward[each] and block[each] != NONE and label[each] not in home:
-            own = homes_of[block[each]]
-            homes = _homes_of_gradient(profile, each, block, forward, own, label, home)
-            if homes:
-                home[label[each]] = max(homes, key=begin.__getitem__)
-    return _grouped([home.get(each, each) for each in label.tolist()])
-
-
-def _homes_of_gradient(
-    profile: Profile,
-    op: int,
-    block: IntArray,
-    forward: Collection[int],
-    homes: Collection[int],
-    label: IntArray,
-    home: Mapping[int, int],
-) -> Collection[int]:
-    """Find the homes of a backward op: those of its module's calls, or of those that it reads."""
-    if len(homes) < 2:
-        return homes
-    sources = profile.edge_source[profile.edge_op == op].tolist()
-    near = [s for s in sources if block[s] == block[op] and label[s] in home]
-    near = [s for s in near if s in forward] or near
-    return {home[label[s]] for s in near}
+    return home
 
 
 def _label_blocks(profile: Profile) -> tuple[IntArray, IntArray]:
