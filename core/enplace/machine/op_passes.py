@@ -82,6 +82,7 @@ def base_in_samples(profile: Profile) -> IntArray:
     return np.where(once_per_step(profile), -1, profile.tensor_base)
 
 
+@lru_cache(maxsize=4)
 def made_by_updates(profile: Profile) -> BoolArray:
     """Find the tensors that updates of variables make for themselves; (n_tensors,).
 
