@@ -60,8 +60,8 @@ def _is_of(source: Source, frame: FrameType) -> bool:
     return os.path.abspath(frame.f_code.co_filename) == source.path
 
 
-def why_ended(source: Source, end: SystemExit) -> str:
-    """Say why a program ended itself before it trained."""
+def why_ended(source: Source, end: SystemExit, hint: str = "") -> str:
+    """Say why a program ended itself before it trained; a hint tells what else may help."""
     place = _innermost(source, traceback.walk_tb(end.__traceback__))
     if end.code == 2:
         given = " ".join(source.words) or "none"
@@ -70,7 +70,7 @@ def why_ended(source: Source, end: SystemExit) -> str:
             f"reason, and give it the arguments that it needs"
         )
     reason = f" ({end.code})" if end.code else ""
-    return f"{place}: the script ended before it trained{reason}; let it run until then"
+    return f"{place}: the script ended before it trained{reason}; let it run until then{hint}"
 
 
 def failed_line(source: Source, error: BaseException) -> str:

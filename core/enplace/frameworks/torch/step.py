@@ -45,7 +45,7 @@ class Work:
     """What an op has to do: see :class:`enplace.frameworks.roofline.Work`.
 
     Its kernels take ``effort`` times as long as the roofline says. Where it is not ``known``, no
-    formula tells the FLOPs, as of an op of another library.
+    formula tells the FLOPs, as of an op of another library, or the one that it has gives no number.
     """
 
     flops: float = 0.0
@@ -55,6 +55,7 @@ class Work:
     kernels: int = 1
     effort: float = 1.0
     known: bool = True
+    has_formula: bool = False
 
 
 @dataclass(frozen=True)

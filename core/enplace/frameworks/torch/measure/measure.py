@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -110,14 +110,12 @@ def _notes(step: Step, timing: Timing, scale: float) -> tuple[str, ...]:
             f"scaled to the plain step."
         )
     if timing.n_unlike or timing.n_others:
-        n_steps = len(timing.step_times_us)
-        all_steps = count(n_steps + timing.n_unlike + timing.n_others, "plain step")
         what = ["in the shape of their batch"] * bool(timing.n_unlike)
         what += ["in their optimisers or backward passes"] * bool(timing.n_others)
-        like, these = ("was", "this one counts") if n_steps == 1 else ("were", "these count")
         notes.append(
-            f"Steps differ {listed(what)}: of {all_steps}, {n_steps:,} {like} like the recorded "
-            f"one, and only {these}."
+            f"Steps differ {listed(what)}: {count(len(timing.step_times_us), 'plain step')} like "
+            f"the recorded one counted, {count(timing.n_unlike + timing.n_others, 'other')} did "
+            f"not."
         )
     if not timing.gpu:
         notes.append(
@@ -141,7 +139,7 @@ def _unwritten(step: Step) -> tuple[str, ...]:
     makers: dict[str, None] = {}
     made_at: dict[int, str] = {}
     for op in step.ops:
-        if op.kind in ALLOCATES:
+        if op.kind in ALLOCATES and not op.writes:
             made = [s for s in op.makes if step.storages[s].n_bytes]
             empty.update(made)
             made_at |= dict.fromkeys(made, op.line)
@@ -159,18 +157,23 @@ def _unwritten(step: Step) -> tuple[str, ...]:
     )
 
 
-def _unknown(step: Step) -> tuple[str, ...]:
+def _unknown(step: Step) -> Iterator[str]:
     """Name the ops of which only what they read and write is known."""
-    unknown = [op for op in step.ops if not op.work.known]
-    if not unknown:
-        return ()
-    kinds = [*dict.fromkeys(op.kind for op in unknown)]
-    takes = "takes" if len(kinds) == 1 else "take"
-    return (
-        f"{_at(dict.fromkeys(op.line for op in unknown))}no formula says how many FLOPs "
-        f"{listed(kinds[:5])} {takes}; without one, only what is read and written counts in an "
-        f"estimate. Register one with torch.utils.flop_counter.register_flop_formula.",
-    )
+    for has_formula in (False, True):
+        unknown = [
+            op for op in step.ops if not op.work.known and op.work.has_formula == has_formula
+        ]
+        if not unknown:
+            continue
+        kinds = [*dict.fromkeys(op.kind for op in unknown)]
+        takes = "takes" if len(kinds) == 1 else "take"
+        why = "the formula fails or gives NaN for" if has_formula else "no formula says"
+        mend = "Correct what was registered" if has_formula else "Register one"
+        yield (
+            f"{_at(dict.fromkeys(op.line for op in unknown))}{why} how many FLOPs "
+            f"{listed(kinds[:5])} {takes}; without one, only what is read and written counts in an "
+            f"estimate. {mend} with torch.utils.flop_counter.register_flop_formula."
+        )
 
 
 def _at(lines: Mapping[str, None]) -> str:

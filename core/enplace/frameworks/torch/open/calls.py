@@ -38,9 +38,6 @@ REPORT_S = 0.25
 """Progress is reported no more often: it would slow short steps down."""
 
 
-MOST_BACKWARD = 1000
-"""A step adds up the gradients of fewer batches."""
-
 _TRAINING = re.compile(r"\b(backward|optim\w*|train\w*|fit|Trainer|\w+Trainer)\b")
 
 
@@ -71,12 +68,6 @@ class Calls:
         self._shape: tuple[int, ...] = ()
         self._is_inside = False
         self._report_at = 0.0
-        self._backward = 0
-
-    @property
-    def made_gradients(self) -> bool:
-        """Whether the script ever went backward."""
-        return self._backward > 0
 
     @property
     def has_call(self) -> bool:
@@ -101,13 +92,8 @@ class Calls:
     def hooked(self) -> Iterator[None]:
         """Follow calls within the block."""
         with self._hooks:
-            for owner, name, wrap in (
-                (torch.nn.Module, "__call__", self._followed),
-                (torch.autograd, "backward", self._noted),
-                (torch.autograd, "grad", self._noted),
-            ):
-                usual = getattr(owner, name)
-                self._hooks.enter_context(patch.object(owner, name, wrap(usual)))
+            call = self._followed(torch.nn.Module.__call__)
+            self._hooks.enter_context(patch.object(torch.nn.Module, "__call__", call))
             yield
 
     def forget(self) -> None:
@@ -115,16 +101,6 @@ class Calls:
         self._hooks.close()
         self._recording.stop()
         self._step = None
-
-    def _noted(self, usual: Any) -> Any:
-        @wraps(usual)
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            self._backward += 1
-            if self._backward > MOST_BACKWARD and not self._ends:
-                raise EnoughError  # no step will ever come
-            return usual(*args, **kwargs)
-
-        return noted
 
     def _followed(self, usual: Any) -> Any:
         @wraps(usual)

@@ -38,9 +38,9 @@ from enplace.processes.worker import Report
 _aten = torch.ops.aten
 
 
-_MEND = (
-    "correct the script, or profile it on a device without --estimate: here each number that it "
-    "asks for is 1, and each condition false"
+_HINT = (
+    ", or profile it on a device without --estimate: here each number that it asks for is 1, and "
+    "each condition false"
 )
 
 
@@ -54,7 +54,7 @@ def record_on_fake_tensors(source: Source, report: Report) -> Recorded:
     """
     check_hooks(*OF_STEPS, *OF_FAKES)
     watch = Watch(source, Clock, Wanted(0, 0, report))
-    watch.mend = _MEND
+    watch.hint = _HINT
     with fake_tensors(lambda: current_line(source)) as answers:
         run_watched(source, watch)
     found = watch.recorded()

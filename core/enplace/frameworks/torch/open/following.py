@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
@@ -67,16 +67,12 @@ class Follower(Rounds):
 
     Attributes
     ----------
-    mend : str
-        What to do about a script that fails.
     losses : list of list of array
         What each step from :data:`FIRST` on went backward from.
     gradients, after_first, weights : mapping of str to array
         Gradients of the last warm-up; parameters and buffers after the first step that is compared,
         and after the last.
     """
-
-    mend = "correct the script"
 
     def __init__(self, steps: int, what: str, report: Report) -> None:
         super().__init__()
@@ -125,10 +121,6 @@ class Follower(Rounds):
         """Follow the steps within the block."""
         with ExitStack() as stack:
             self.hook_optimizers(stack)
-            backward = patch.object(
-                torch.autograd, "backward", self._noted(torch.autograd.backward)
-            )
-            stack.enter_context(backward)
             stack.callback(self.leave, False)
             yield
             self.leave(False)
@@ -152,6 +144,12 @@ class Follower(Rounds):
         """The step has ended, or there is no more of it."""
         if self._number == FIRST - 1:
             self.modules.__exit__()
+
+    def go_backward(self, losses: torch.Tensor | Sequence[torch.Tensor]) -> None:
+        if self.losses:
+            given = [losses] if isinstance(losses, torch.Tensor) else losses
+            with _disable_current_modes():
+                self.losses[-1] += [as_array(each) for each in given]
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if FIRST <= self._number < FIRST + WARM_UPS:
@@ -196,17 +194,6 @@ class Follower(Rounds):
         if torch.cuda.is_available():
             for device in range(torch.cuda.device_count()):
                 torch.cuda.synchronize(device)
-
-    def _noted(self, usual: Any) -> Any:
-        @wraps(usual)
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.losses:
-                given = [tensors] if isinstance(tensors, torch.Tensor) else [*tensors]
-                with _disable_current_modes():
-                    self.losses[-1] += [as_array(each) for each in given]
-            return usual(tensors, *args, **kwargs)
-
-        return backward
 
     def _keep_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         with _disable_current_modes():

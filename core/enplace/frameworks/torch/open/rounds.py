@@ -1,11 +1,14 @@
 """Where a step of a script ends: with the optimiser seen last, once all others have made steps.
 
 Each step so holds all optimisers, whichever of them comes first and whichever makes more steps.
+Optimisers may make their steps within a backward pass, one for each parameter: those are seen
+together, where the outermost backward pass ends.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import wraps
 from typing import Any, NoReturn
@@ -21,7 +24,7 @@ from enplace.frameworks.torch.record.recording import EnoughError
 PATIENCE = 20
 """How often another optimiser makes a step while one is awaited: the critic of a GAN may make
 several for one of its generator, and some scripts make optimisers that they never use, or use
-only at first."""
+only at first or in turns of many steps."""
 
 Kind = tuple[tuple[int, ...], int]
 """The numbers of the optimisers of a round in the order of their steps, and its backward passes."""
@@ -32,32 +35,55 @@ class Rounds:
 
     Attributes
     ----------
+    hint : str
+        What else helps a script that fails: begins with a comma.
     optimizers : list of torch.optim.Optimizer
         Those of a round, in the order of their first steps.
     n_seen : int
         How many ever made a step.
     n_ended : int
         How many rounds of the same optimisers have ended.
+    n_backward : int
+        How often the script went backward.
     kind : Kind
         What the last round was made of.
     """
+
+    hint = ""
 
     def __init__(self) -> None:
         self.optimizers: list[torch.optim.Optimizer] = []
         self.kind: Kind = ((), 0)
         self.n_seen = 0
         self._numbers: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
-        self._made: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._idle: WeakKeyDictionary[torch.optim.Optimizer, None] = WeakKeyDictionary()
         self._returned: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._rare: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._waits: defaultdict[int, Counter[int]] = defaultdict(Counter)
         self._round: list[int] = []
-        self._depth = self.n_ended = self._backward = 0
-        self._is_done = False
+        self._made: list[torch.optim.Optimizer] = []
+        self._depth = self.n_ended = self.n_backward = self._backward = 0
+        self._goes_backward = self._is_done = False
 
     @property
     def awaits_another(self) -> bool:
         """Whether an optimiser was made that may yet make its first step."""
-        late = (e for e in self._made if not _wraps_another(e) and e not in self._numbers)
-        return self.n_ended < PATIENCE and any(late)
+        return self.n_ended < PATIENCE and any(each in self._idle for each in self.all_optimizers)
+
+    @property
+    def all_optimizers(self) -> list[torch.optim.Optimizer]:
+        """All optimisers, those that never made a step last."""
+        return [*self._numbers, *(each for each in self._idle if not _wraps_another(each))]
+
+    def without(self, kind: Kind) -> list[torch.optim.Optimizer]:
+        """Return the optimisers that a kind of round lacks, without those that it replaced."""
+        own = [each for each, number in self._numbers.items() if number in kind[0]]
+        updated = {*map(id, parameters_of(own))}
+        return [
+            each
+            for each in self.all_optimizers
+            if each in self._idle or not _ids_of(each) <= updated
+        ]
 
     def number_of(self, optimizer: torch.optim.Optimizer) -> int:
         """Return the number of an optimiser, as in the kind of a round."""
@@ -75,11 +101,12 @@ class Rounds:
         @wraps(usual)
         def make(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             usual(optimizer, *args, **kwargs)
-            self._made.add(optimizer)
+            self._idle[optimizer] = None
 
         stack.enter_context(patch.object(torch.optim.Optimizer, "__init__", make))
-        backward = self._noting(torch.autograd.backward)
-        stack.enter_context(patch.object(torch.autograd, "backward", backward))
+        for name in ("backward", "grad"):
+            noting = self._noting(getattr(torch.autograd, name))
+            stack.enter_context(patch.object(torch.autograd, name, noting))
 
     def stop(self) -> NoReturn:
         """End the script: nothing more is to be seen."""
@@ -87,6 +114,9 @@ class Rounds:
         raise EnoughError
 
     # What is done besides
+
+    def go_backward(self, losses: torch.Tensor | Sequence[torch.Tensor]) -> None:
+        """The script goes backward, from these unless it only asks for gradients."""
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimiser begins its step."""
@@ -103,6 +133,7 @@ class Rounds:
     # Hooks
 
     def _begin(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._idle.pop(optimizer, None)
         if _wraps_another(optimizer):
             return
         self._depth += 1
@@ -116,25 +147,70 @@ class Rounds:
         if self._depth:
             return
         self.leave_optimizer()
-        if self._is_done:
-            self.stop()  # the script's own ``except:`` caught it
-        self._note(optimizer)
+        self._made.append(optimizer)
+        if not self._goes_backward:
+            self._settle()
 
-    def _note(self, optimizer: torch.optim.Optimizer) -> None:
-        """Find what the step of an optimiser ends."""
-        if optimizer not in self.optimizers and not self._takes_the_place(optimizer):
-            self._take(optimizer)
+    def _noting(self, usual: Any) -> Any:
+        @wraps(usual)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if self._goes_backward:  # a checkpoint, or the same call again below PyTorch's modes
+                return usual(*args, **kwargs)
+            self.n_backward += 1
+            self._backward += not self._depth  # how often a closure runs is not known beforehand
+            is_grad = usual.__name__ == "grad"
+            self.go_backward(() if is_grad else args[0] if args else kwargs["tensors"])
+            self._goes_backward = True
+            try:
+                found = usual(*args, **kwargs)
+            finally:
+                self._goes_backward = False
+            self._settle()
+            return found
+
+        return backward
+
+    def _settle(self) -> None:
+        """Note the steps that were made."""
+        made, self._made = [*dict.fromkeys(self._made)], []
+        if made and self._is_done:
+            self.stop()  # the script's own ``except:`` caught it
+        if made:
+            self._note(made)
+
+    def _note(self, made: Sequence[torch.optim.Optimizer]) -> None:
+        """Find what steps of optimisers end."""
+        new = [
+            each
+            for each in made
+            if each not in self.optimizers
+            and each not in self._rare
+            and not self._takes_the_place(each)
+        ]
+        if new:
+            self._take(new)
             return
-        self._round.append(self._numbers[optimizer])
-        missing = [each for each in self.optimizers if self._numbers[each] not in self._round]
-        left = [each for each in missing if each not in self._returned]
-        if left and max(Counter(self._round).values()) > PATIENCE:
-            self._begin_anew([each for each in self.optimizers if each not in left])
-        elif not missing and self.optimizers[-1] is optimizer:
+        self._round += [self._numbers[each] for each in made]
+        if away := self._away([self._numbers[each] for each in made if each not in self._rare]):
+            self._rare.update(each for each in away if each in self._returned)
+            self._begin_anew([each for each in self.optimizers if each not in away])
+        elif self.optimizers[-1] in made and {*map(self.number_of, self.optimizers)} <= {
+            *self._round
+        }:
             self.kind = tuple(self._round), self._backward
             self.n_ended += 1
             self._round, self._backward = [], 0
             self.end_round()
+
+    def _away(self, numbers: Sequence[int]) -> list[torch.optim.Optimizer]:
+        """Return the optimisers for which too many steps of another were waited by now."""
+        for each in self.optimizers:
+            if (own := self._numbers[each]) in numbers:
+                self._waits[own].clear()
+            else:
+                self._waits[own].update(numbers)
+        waits = ((each, self._waits[self._numbers[each]]) for each in self.optimizers)
+        return [each for each, steps in waits if max(steps.values(), default=0) > PATIENCE]
 
     def _takes_the_place(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether an optimiser is one that is known, which a script makes anew for each step."""
@@ -146,28 +222,22 @@ class Rounds:
                 return True
         return False
 
-    def _take(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let an optimiser be in each round from now on, a new one in place of what it replaces."""
+    def _take(self, new: Iterable[torch.optim.Optimizer]) -> None:
+        """Let optimisers be in each round from now on, in place of those that they replace."""
         others = self.optimizers
-        if optimizer not in self._numbers:
-            self._numbers[optimizer], self.n_seen = self.n_seen, self.n_seen + 1
-            others = [each for each in others if _ids_of(each).isdisjoint(_ids_of(optimizer))]
-        else:
-            self._returned.add(optimizer)
-        self._begin_anew([*others, optimizer])
+        for optimizer in new:
+            if optimizer not in self._numbers:
+                self._numbers[optimizer], self.n_seen = self.n_seen, self.n_seen + 1
+                others = [each for each in others if _ids_of(each).isdisjoint(_ids_of(optimizer))]
+            else:
+                self._returned.add(optimizer)
+        self._begin_anew([*others, *new])
 
     def _begin_anew(self, optimizers: list[torch.optim.Optimizer]) -> None:
         self.optimizers, self.n_ended = optimizers, 0
         self._round, self._backward = [], 0
+        self._waits.clear()
         self.begin_anew()
-
-    def _noting(self, usual: Any) -> Any:
-        @wraps(usual)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            self._backward += not self._depth  # how often a closure runs is not known beforehand
-            return usual(*args, **kwargs)
-
-        return backward
 
 
 def _ids_of(optimizer: torch.optim.Optimizer) -> set[int]:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
-from itertools import chain
+from itertools import chain, islice
 from multiprocessing.process import BaseProcess
+from operator import mul
 from typing import Any, NamedTuple, Protocol
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -32,7 +34,8 @@ from enplace.frameworks.source import Source
 from enplace.frameworks.torch.error_text import explain, first_line, is_out_of_memory
 from enplace.frameworks.torch.open.calls import REPORT_S, Calls, may_train
 from enplace.frameworks.torch.open.rounds import PATIENCE, Kind, Rounds
-from enplace.frameworks.torch.open.whole import check_whole, why_missing
+from enplace.frameworks.torch.open.whole import check_whole, refuse_division, why_missing
+from enplace.frameworks.torch.record.op_kinds import ALLOCATES, FREE
 from enplace.frameworks.torch.record.recorder import NotRecordedError, check_hooks, parameters_of
 from enplace.frameworks.torch.record.recording import (
     EnoughError,
@@ -42,9 +45,11 @@ from enplace.frameworks.torch.record.recording import (
     Wanted,
 )
 from enplace.frameworks.torch.record.timing import Clock, CpuClock, GpuClock
+from enplace.frameworks.torch.record.variables import names_of
 from enplace.frameworks.torch.step import Step
 from enplace.processes.worker import Report
-from enplace.text import listed
+from enplace.text import joined, listed
+from enplace.values.op_kinds import OpPass
 
 
 def record_script(source: Source, steps: int, warm_ups: int, report: Report) -> Recorded:
@@ -68,8 +73,8 @@ def record_script(source: Source, steps: int, warm_ups: int, report: Report) -> 
 class Watching(Protocol):
     """What follows the steps of a script, and may end it."""
 
-    mend: str
-    """What to do about a script that fails."""
+    hint: str
+    """What else helps a script that fails."""
 
     @property
     def has_step(self) -> bool:
@@ -85,8 +90,15 @@ class Watching(Protocol):
         ...
 
 
-FEW_OPS = 2000
-"""An estimate follows a script for so many ops: it may soon replace its optimiser by another."""
+FEW_OPS, MANY = 2000, 10
+"""An estimate follows a script for so many ops: it may soon replace its optimiser by another. It
+follows so many times as many where steps may differ in their optimisers or backward passes."""
+
+MOST_BACKWARD = 1000
+"""A step adds up the gradients of fewer batches."""
+
+MOST_NAMED = 8
+"""Of so many optimisers, the script's own names are looked for: some have one for each weight."""
 
 OF_STEPS = (
     "torch.optim.optimizer.register_optimizer_step_pre_hook",
@@ -103,14 +115,14 @@ def run_watched(source: Source, watch: Watching) -> None:
     LoadError
         If it fails before the watch has seen a step.
     """
-    with watch.hooked(), without_compiler(watch.note_compiled):
+    with refuse_division(source), watch.hooked(), without_compiler(watch.note_compiled):
         try:
             run_program(source)
         except EnoughError:
             pass
         except SystemExit as end:
             if end.code and not watch.has_step:
-                raise LoadError(why_ended(source, end), printed=True) from None
+                raise LoadError(why_ended(source, end, watch.hint), printed=True) from None
         except BaseException as error:
             if isinstance(error, NotRecordedError):
                 raise LoadError(f"{failed_line(source, error)}: {error}") from None
@@ -121,7 +133,8 @@ def run_watched(source: Source, watch: Watching) -> None:
             if not watch.has_step:
                 if why := explain(error) or why_missing(error):
                     raise LoadError(f"{failed_line(source, error)}: {why}") from None
-                why = why_failed(source, error, first_line(error), watch.mend)
+                mend = f"correct the script{watch.hint}"
+                why = why_failed(source, error, first_line(error), mend)
                 raise LoadError(why, True) from None
 
 
@@ -154,27 +167,23 @@ class _Seen(NamedTuple):
 
 
 class Watch(Rounds):
-    """Follows the steps of a script's optimisers, and says when to record and when to time.
-
-    Attributes
-    ----------
-    mend : str
-        What to do about a script that fails.
-    """
-
-    mend = "correct the script"
+    """Follows the steps of a script's optimisers, and says when to record and when to time."""
 
     def __init__(self, source: Source, make_clock: Callable[[], Clock], wanted: Wanted) -> None:
         super().__init__()
         self._source, self._wanted = source, wanted
         self._forward = bool(source.options.get("forward"))
-        ends = self._forward or not may_train(source)
-        self._calls = Calls(source, make_clock(), wanted, ends)
+        self._ends = self._forward or not may_train(source)
+        self._calls = Calls(source, make_clock(), wanted, self._ends)
         self._recording = Recording(make_clock(), lambda: current_line(source))
         self._clock = self._recording.clock
         self._step: _Seen | None = None
         self._older: _Seen | None = None
         self._kinds: Counter[Kind] = Counter()
+        self._names: WeakKeyDictionary[torch.optim.Optimizer, str] = WeakKeyDictionary()
+        self._lacking: list[str] = []
+        self._goes_back_at = ""
+        self._trains = False
         self._plain, self._again = 0, -1
         self._report_at = 0.0
         self._is_compiled = self._starts_processes = False
@@ -193,25 +202,78 @@ class Watch(Rounds):
             If the script had neither.
         """
         if (found := self._step or self._older) is not None:
+            self._check_computes(found.step)
             shapes = found.step.batch_shapes
             timing = self._clock.timing(self._wanted.warm_ups, shapes, found.kind)
-            late = [
-                type(each).__name__
-                for each in self.optimizers
-                if self.number_of(each) not in found.kind[0]
-            ]
-            about = f"The recorded step is without {listed(late)}, which made too few steps."
-            return Recorded(found.step, timing, self._is_compiled, (about,) if late else ())
-        if self._calls.has_call and (self._forward or not self._calls.made_gradients):
+            about = [*self._unlike(found.kind)]
+            if self._lacking:
+                about.append(
+                    f"The recorded step is without {listed(self._lacking[:5])}, which made no "
+                    f"step, or too few, within {PATIENCE} of the others."
+                )
+            return Recorded(found.step, timing, self._is_compiled, tuple(about))
+        if self._calls.has_call and not self.n_backward:
             return self._calls.recorded(self._is_compiled)
-        raise LoadError(f"{os.path.basename(self._source.path)}: {self._why_nothing()}")
+        place = self._goes_back_at or os.path.basename(self._source.path)
+        raise LoadError(f"{place}: {self._why_nothing()}")
+
+    def _check_computes(self, step: Step) -> None:
+        idle = ALLOCATES | FREE
+        if all(e.is_view or e.kind in idle or e.pass_ == OpPass.UPDATE for e in step.ops):
+            raise LoadError(
+                f"{os.path.basename(self._source.path)}: its optimiser made steps, but PyTorch "
+                f"dispatched nothing that they follow from; open a script whose model runs in "
+                f"PyTorch{self.hint}"
+            )
+
+    def _unlike(self, kind: Kind) -> Iterator[str]:
+        """Say what steps have on average, where a kind of step has more or less of it."""
+        alike = self._alike(kind)
+        n_steps, owns, means = sum(alike.values()), [], []
+        names = {self.number_of(each): self._name_of(each) for each in self.optimizers}
+        for number in (*dict.fromkeys(kind[0]), None):
+            what = (
+                "backward passes"
+                if number is None
+                else f"steps of {names.get(number, 'another optimiser')}"
+            )
+            own, *others = (
+                each[1] if number is None else each[0].count(number) for each in (kind, *alike)
+            )
+            mean = sum(map(mul, others, alike.values())) / n_steps
+            if round(mean, 1) != own:
+                owns.append(f"{own:,}")
+                means.append(f"{mean:.1f} {what}")
+        if means:
+            yield (
+                f"Steps differ: on average over {n_steps:,}, one has {joined(means)}; the "
+                f"recorded one has {joined(owns)}."
+            )
+
+    def _name_optimizers(self) -> None:
+        """Note, while they live, what the script calls its optimisers, and which are left out."""
+        for each in islice(self.all_optimizers, MOST_NAMED):
+            if each not in self._names:
+                own = type(each).__name__
+                self._names[each] = next((f"{own} ({name})" for name in names_of(each)), own)
+        if (found := self._step or self._older) is not None:
+            self._lacking = [*map(self._name_of, self.without(found.kind))]
+
+    def _alike(self, kind: Kind) -> Mapping[Kind, int]:
+        """Return how many steps there were of each kind with the same optimisers."""
+        own = {*kind[0]}
+        return {each: n for each, n in self._kinds.items() if {*each[0]} == own}
+
+    def _name_of(self, optimizer: torch.optim.Optimizer) -> str:
+        return self._names.get(optimizer, type(optimizer).__name__)
 
     def _why_nothing(self) -> str:
-        if self.n_seen > 1:
-            return f"its {self.n_seen:,} optimisers made too few steps; let each make at least two"
         if self.n_seen:
-            return "it made only one step of its optimiser; let it make at least two"
-        if self._calls.made_gradients:
+            made = "it made only one step of its optimiser; let it make"
+            if self.n_seen > 1:
+                made = f"its {self.n_seen:,} optimisers made too few steps; let each make"
+            return f"{made} at least two{self.hint}"
+        if self.n_backward:
             return (
                 "it makes gradients, but no optimiser of torch.optim makes a step; let one update "
                 "the parameters, or record a forward pass alone with --forward"
@@ -223,8 +285,8 @@ class Watch(Rounds):
                 "function for training itself, on one device"
             )
         return (
-            "it ended without a step of an optimiser of torch.optim and called no model; open the "
-            "script that trains or serves one"
+            f"it ended without a step of an optimiser of torch.optim and called no model; open the "
+            f"script that trains or serves one{self.hint}"
         )
 
     def note_compiled(self) -> None:
@@ -235,9 +297,11 @@ class Watch(Rounds):
     def hooked(self) -> Iterator[None]:
         """Watch every optimiser within the block."""
         with ExitStack() as stack:
+            what = "no model was called" if self._forward else "no optimiser has made a step"
+            self._wanted.report(f"Running the script: {what} yet", None)
             if not self._forward:
                 self.hook_optimizers(stack)
-            stack.enter_context(self._calls.hooked())  # the last, for it ends before the others
+            stack.enter_context(self._calls.hooked())
             start = patch.object(BaseProcess, "start", self._noted(BaseProcess.start))
             stack.enter_context(start)
             stack.callback(self._recording.stop)
@@ -251,7 +315,13 @@ class Watch(Rounds):
 
         return start
 
+    def go_backward(self, losses: torch.Tensor | Sequence[torch.Tensor]) -> None:
+        self._goes_back_at = self._goes_back_at or current_line(self._source)
+        if self.n_backward > MOST_BACKWARD and not self._trains and not self._ends:
+            raise EnoughError  # no step will ever come
+
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self._trains = True
         self._calls.forget()
         if self._recording.recorder is not None:
             self._recording.recorder.at.enter_optimizer(optimizer)
@@ -265,6 +335,7 @@ class Watch(Rounds):
         self._recording.stop()
         self._older, self._step = self._step or self._older, None
         self._plain, self._again = 0, -1
+        self._name_optimizers()
         self._record()
 
     def end_round(self) -> None:
@@ -278,9 +349,13 @@ class Watch(Rounds):
             self._keep(_Seen(self._recording.end(self.optimizers), self.kind))
             self._check_whole()
             self._again += 1
-        if self._is_finished():
+        is_finished = self._is_finished()
+        if is_finished or not was_plain:
+            self._name_optimizers()
+        if is_finished:
             self.stop()
-        if self._recording.is_due(self._plain, self._again, self._wanted.plain):
+        is_due = self._recording.is_due(self._plain, self._again, self._wanted.plain)
+        if is_due or not self._is_usual():
             self._record()
             return
         self._recording.modules.see_batch()
@@ -288,32 +363,38 @@ class Watch(Rounds):
             self._clock.begin_plain()
 
     def _keep(self, found: _Seen) -> None:
-        """Keep the step just recorded, or the known one if it is shorter or more usual."""
+        """Keep the step just recorded, or the known one if it is shorter or as usual."""
         known = self._step
-        more = 0 if known is None else self._kinds[found.kind] - self._kinds[known.kind]
-        if known is None or more > 0:
+        if known is None or self._kinds[found.kind] > self._kinds[known.kind]:
             self._step = found
-        elif more < 0:
+        elif found.kind != known.kind:
             self._clock.forget()
         elif self._recording.shorter(known.step, found.step) is found.step:
             self._step = found
+
+    def _is_usual(self) -> bool:
+        """Whether no other kind of step is more frequent than that of the known one."""
+        assert self._step is not None
+        kind = self._step.kind
+        return self._kinds[kind] == max(self._alike(kind).values())
 
     def _tell(self) -> None:
         if time.monotonic() < self._report_at:
             return
         self._report_at = time.monotonic() + REPORT_S
-        if self._plain >= (most := self._wanted.plain):
-            self._wanted.report("Waiting for a step of another optimiser", None)
-        else:
+        if self._plain < (most := self._wanted.plain):
             self._wanted.report(f"Measuring step {self._plain:,} of {most:,}", self._plain / most)
+        elif self.awaits_another:
+            self._wanted.report("Waiting for a step of another optimiser", None)
 
     def _is_finished(self) -> bool:
-        if self.awaits_another:
+        if self.awaits_another or not self._is_usual():
             return False
         if not self._wanted.steps:  # only the graph is wanted
             assert self._step is not None
             seen = self.n_ended * len(self._step.step.ops)
-            return seen >= FEW_OPS or self.n_ended >= PATIENCE
+            may_differ = max(len(self.kind[0]), self.kind[1]) > 1
+            return seen >= FEW_OPS * (MANY if may_differ else 1) or self.n_ended >= PATIENCE
         return self._recording.is_finished(self._plain, self._again, self._wanted.plain)
 
     def _check_whole(self) -> None:

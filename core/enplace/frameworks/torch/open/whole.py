@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import torch
 
 from enplace.frameworks.programs import current_line
 from enplace.frameworks.source import Source
@@ -11,11 +15,14 @@ from enplace.frameworks.torch.record.recording import LoadError
 _DIVIDED_BY = {
     "torch.distributed.fsdp": "FSDP",
     "torch.distributed._composable.fsdp": "FSDP",
+    "torch.distributed.tensor.parallel": "tensor parallelism",
+    "torch.dtensor": "tensor parallelism",
     "torch.distributed.tensor": "FSDP or tensor parallelism",
     "deepspeed": "DeepSpeed",
     "megatron": "Megatron",
 }
-"""Modules whose classes divide a model among processes, each of which sees only its part."""
+"""Modules whose classes divide a model among processes, each of which sees only its part, and
+names by which PyTorch logs that it does."""
 
 _MEND = "profile the script without it, on one device"
 
@@ -34,11 +41,28 @@ def check_whole(source: Source, parts: Iterable[object]) -> None:
         With what divides it.
     """
     for kind in dict.fromkeys(map(type, parts)):
-        if name := what_divides(kind.__module__):
-            raise LoadError(
-                f"{current_line(source)}: the model is divided by {name} ({kind.__name__}), and "
-                f"this process has only its part; {_MEND}"
-            )
+        _refuse(source, kind.__module__, kind.__name__)
+
+
+@contextmanager
+def refuse_division(source: Source) -> Iterator[None]:
+    """Refuse to divide a model within the block, by what PyTorch logs of it."""
+    usual = torch._C._log_api_usage_once
+
+    def log(what: str) -> None:
+        _refuse(source, what, what.rpartition(".")[2])
+        usual(what)
+
+    with patch.object(torch._C, "_log_api_usage_once", log):
+        yield
+
+
+def _refuse(source: Source, module: str, by: str) -> None:
+    if name := what_divides(module):
+        raise LoadError(
+            f"{current_line(source)}: the model is divided by {name} ({by}), and this process has "
+            f"only its part; {_MEND}"
+        )
 
 
 def why_missing(error: BaseException) -> str:

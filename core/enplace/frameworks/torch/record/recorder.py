@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from traceback import walk_stack
 from typing import Any, Protocol
 
 import torch
@@ -163,6 +164,7 @@ class Whereabouts:
     def __init__(self, modules: Names) -> None:
         self._modules = modules
         self.optimizer = ""
+        self._around: Any = None
         self._step_calls = 0
         self._went_back = self._seen_module = False
         self._module_of_node: dict[int, tuple[str, str]] = {}
@@ -173,19 +175,20 @@ class Whereabouts:
         return self._step_calls if self.optimizer else 0
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note that an optimiser's step begins."""
+        """Note that an optimiser's step begins, perhaps within a backward pass."""
+        self._around = torch._C._current_autograd_node()
         self._step_calls += 1
         self.optimizer = type(optimizer).__name__
 
     def leave_optimizer(self) -> None:
         """Note that an optimiser's step has ended."""
-        self.optimizer = ""
+        self.optimizer, self._around = "", None
 
     def find(self) -> tuple[str, str, str]:
         """Return the module, the place and the pass of the op that is about to run."""
         module = self._modules.current()
         node = torch._C._current_autograd_node()
-        if node is not None:
+        if node is not self._around:
             self._went_back = True
             return *self._of_node(node, module), OpPass.BACKWARD
         number = torch.autograd._get_sequence_nr() - 1
@@ -284,6 +287,8 @@ class Recorder(TorchDispatchMode):
         )  # fmt: skip
         if not op.is_view:
             op = replace(op, work=work_of(func, kind_of(op), args, kwargs, out))
+        if name in ALLOCATES and _is_of_layers():
+            op = replace(op, writes=op.makes)
         if name in ALLOCATES or not op.work.known:
             op = replace(op, line=self._line())
         if (n := n_parts(name, args)) > 1:
@@ -385,6 +390,13 @@ class Recorder(TorchDispatchMode):
             for block, _ in self._parts_of(tensor, -1):
                 if not block.role:
                     block.role, block.owner = role, owner
+
+
+def _is_of_layers() -> bool:
+    """Return whether PyTorch's own layers run an op: their kernels fill what they allocate."""
+    names = (frame.f_globals.get("__name__", "") for frame, _ in walk_stack(None))
+    below = ("enplace.", "contextlib", "torch._", "torch.utils.")
+    return next((name for name in names if not name.startswith(below)), "").startswith("torch.nn.")
 
 
 @contextmanager

@@ -19,8 +19,8 @@ _MOST_PARTS, _MOST_VALUES = 100, 5000
 """How many values are searched of one, and of all variables: a script may hold a whole data set."""
 
 
-def names_of(model: torch.nn.Module) -> Iterator[str]:
-    """Iterate over the names of a model, short ones first, as long as its script is running.
+def names_of(model: object) -> Iterator[str]:
+    """Iterate over the names of a model or optimiser, short ones first, while its script runs.
 
     They are those of the script's own variables, then of the local ones of its functions: an
     ``actor`` that an agent holds is ``actor``, or else ``agent.actor``.

@@ -39,7 +39,7 @@ def work_of(func: Any, kind: OpKind | str, args: Any, kwargs: Any, out: Any) -> 
     name = func._schema.name.rpartition("::")[2]
     given, made = tensors_in((args, kwargs)), tensors_in(out)
     matrix, precision = matrix_flops(func, args, kwargs, out), _precision(given)
-    is_known = not math.isnan(matrix)
+    is_known = math.isfinite(matrix)
     matrix = matrix if is_known else 0.0
     if matrix:
         matrix *= min(map(density, given))  # a sparse matrix takes part with what it holds
@@ -52,7 +52,10 @@ def work_of(func: Any, kind: OpKind | str, args: Any, kwargs: Any, out: Any) -> 
     moved = traffic_of(
         name, func, args, given, made, precision, is_tf32=precision == F32 and on_cores > 0
     )
-    return Work(flops, on_cores, moved.n_bytes, precision, moved.kernels, moved.effort, is_known)
+    return Work(
+        flops, on_cores, moved.n_bytes, precision, moved.kernels, moved.effort, is_known,
+        has_formula=func._overloadpacket in flop_registry,
+    )  # fmt: skip
 
 
 def matrix_flops(func: Any, args: Any, kwargs: Any, out: Any) -> float:
