@@ -43,7 +43,7 @@ from enplace.values.op_kinds import OpPass  # noqa: E402
 from enplace.values.plan import Plan  # noqa: E402
 from enplace.values.problem import Problem  # noqa: E402
 from enplace.values.result import Result  # noqa: E402
-from torch_scripts import script  # noqa: E402
+from torch_scripts import profile_of, script  # noqa: E402
 from torch_steps import read_step  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -317,6 +317,27 @@ def test_a_model_of_which_this_process_has_a_part_is_refused(tmp_path):
         record(script(tmp_path, text))
 
 
+PACKED = """
+import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+layer = torch.nn.LSTM(4, 8)
+optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+for _ in range(4):
+    x = pack_padded_sequence(torch.randn(5, 3, 4), [2, 5, 3], enforce_sorted=False)
+    pad_packed_sequence(layer(x)[0])[0].mean().backward()
+    optimizer.step()
+"""
+
+
+def test_what_pytorchs_own_layers_fill_is_no_kernel_of_others(tmp_path):
+    notes = profile_of(script(tmp_path, PACKED)).measured.notes
+    assert not [note for note in notes if "does not dispatch" in note]
+    own = PACKED.replace("torch.randn(5, 3, 4)", "torch.empty(5, 3, 4)")
+    notes = profile_of(script(tmp_path, own)).measured.notes
+    assert [note for note in notes if "line 8: PyTorch does not dispatch" in note]
+
+
 def test_the_gradient_of_an_op_in_place_belongs_to_its_module(tmp_path):
     share = """
 class Share(nn.Module):
@@ -354,7 +375,18 @@ with torch.no_grad():
 def test_an_estimate_names_ops_whose_flops_no_formula_tells(tmp_path):
     step = record_on_fake_tensors(script(tmp_path, OF_ANOTHER_LIBRARY), ignore).step
     notes = estimated_profile("model", step, GPUS["h100"], Measurement()).measured.notes
-    assert [note for note in notes if "how many FLOPs attend take" in note]
+    assert [note for note in notes if "no formula says how many FLOPs attend take" in note]
+    formula = """from torch.utils.flop_counter import register_flop_formula
+register_flop_formula(torch.ops.mine.fail)(lambda *_, **__: float("nan"))
+
+class Model"""
+    text = OF_ANOTHER_LIBRARY.replace("attend", "fail").replace("class Model", formula)
+    step = record_on_fake_tensors(script(tmp_path, text), ignore).step
+    notes = estimated_profile("model", step, GPUS["h100"], Measurement()).measured.notes
+    assert [note for note in notes if "the formula fails or gives NaN" in note]
+
+
+PARALLEL = "from torch.distributed.tensor.parallel import parallelize_module as f; f"
 
 
 @pytest.mark.parametrize(
@@ -362,6 +394,8 @@ def test_an_estimate_names_ops_whose_flops_no_formula_tells(tmp_path):
     [
         ("assert (torch.ones(2) > 0).any(), 'no data'", "no data; .* without --estimate"),
         ("import deepspeed", "line 2: it divides its model by DeepSpeed"),
+        ("raise SystemExit('nan')", "until then, or profile .* without --estimate"),
+        (f"{PARALLEL}(torch.nn.Linear(2, 2))", "line 2: .* divided by tensor parallelism"),
         ("raise KeyError('LOCAL_RANK')", "line 2: .* torchrun .* set RANK=0"),
     ],
 )
