@@ -164,7 +164,9 @@ def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
     )
     opened = replace(opened, notes=notes_from_json(shell.get("notes")))
     if entries and not shell:  # the studio, which would say what it shows, has not written it
-        opened = choosing(opened, entries[0])
+        current = entries[0]
+    if current is not None:  # whose graph may be another, in a file that a script wrote
+        opened = choosing(opened, current)
     return Opened(opened, path, view)
 
 

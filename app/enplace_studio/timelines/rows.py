@@ -207,9 +207,9 @@ def _alternate(ops: IntArray, group: IntArray | None) -> BoolArray:
 
 
 def _channel_rows(schedule: Schedule) -> list[tuple[int, Row]]:
-    """Make the rows of transfers between GPUs, each with the device it goes below."""
+    """Make the rows of transfers, each with the device it goes below."""
     cluster, names = schedule.problem.cluster, _short_names(schedule.problem.cluster)
-    tracks = channel_tracks(schedule, cluster.gpus)
+    tracks = channel_tracks(schedule, _with_rows(schedule))
     if len(tracks) > MAX_CHANNEL_ROWS:
         return _rows_by_sender(schedule, names)
     rows = []
@@ -222,10 +222,17 @@ def _channel_rows(schedule: Schedule) -> list[tuple[int, Row]]:
     return rows
 
 
+def _with_rows(schedule: Schedule) -> Sequence[int]:
+    """Return the GPUs, and the host where outputs are kept on it: transfers among them show."""
+    cluster = schedule.problem.cluster
+    is_kept = any(split.is_offload for split in schedule.plan.splits)
+    return range(cluster.n_devices) if is_kept else cluster.gpus
+
+
 def _rows_by_sender(schedule: Schedule, names: Sequence[str]) -> list[tuple[int, Row]]:
-    gpus, rows = schedule.problem.cluster.gpus, []
-    among = np.isin(schedule.transfer_to, gpus)
-    for sender in np.intersect1d(schedule.transfer_from[among], gpus).tolist():
+    devices, rows = _with_rows(schedule), []
+    among = np.isin(schedule.transfer_to, devices)
+    for sender in np.intersect1d(schedule.transfer_from[among], devices).tolist():
         sent = np.flatnonzero(among & (schedule.transfer_from == sender))
         times = schedule.transfer_start_us, schedule.transfer_finish_us
         track = make_track(names[sender], (-1, sender), sent, *times)

@@ -6,6 +6,7 @@ import stat
 import zipfile
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from PySide6.QtCore import QCoreApplication
 
@@ -13,8 +14,12 @@ from documents import add_plan, chain_document, document_of, let_go
 from enplace.errors import EnplaceError, FileError
 from enplace.files.writing import write_atomically
 from enplace.readers import readers
+from enplace.readers.archive import Project
 from enplace.values.cluster import Cluster, Device
 from enplace.values.measurement import Measurement
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem, split_problem
+from enplace.values.splits import OFFLOAD, Split
 from enplace.writers import write_profile, write_project
 from enplace_studio.files import recovery as recovery_module
 from enplace_studio.files import session
@@ -77,6 +82,22 @@ def test_open_groups_are_saved_and_are_no_step_of_undo(tmp_path, qtbot):
     document.turn_groups(layer)
     assert document.project.grouping.names == start_project(profile, cluster_of(2)).grouping.names
     assert not document.modified  # it is how one looks at the model
+
+
+def test_a_file_may_show_a_plan_of_another_graph_than_it_was_saved_with(tmp_path):
+    profile = profile_of(
+        {"a": 10, "b": 10, "c": 10}, [("a", "b", 50), ("b", "c", 1), ("a", "c", 50)]
+    )
+    problem = Problem(profile, cluster_of(1, cpu_lanes=1))
+    splits = (Split("a", OFFLOAD, 2, ("c",)),)
+    order = np.argsort(split_problem(problem, splits).profile.topological_order)
+    plan = Plan(np.array([0, 0, 0, 1]), order, "by hand", splits=splits)
+    view = {session.SHELL: {"current": 0, "plans": [{}]}}
+    file = tmp_path / "p.enplace"
+    write_project(file, Project(profile, problem.cluster, {}, (("kept", plan),), view, ()))
+    opened = session.open_file(file).project
+    assert opened.problem.splits == splits
+    assert len(opened.grouping.group) == 4
 
 
 def test_a_saved_document_is_unmodified_until_an_undo(tmp_path):

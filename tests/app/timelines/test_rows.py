@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from documents import chain_document, document_of, wide_document
-from enplace.machine import critical_path
+from enplace.machine import critical_path, simulate
 from enplace.pictures.tracks import trace_path
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem, split_problem
+from enplace.values.splits import OFFLOAD, Split
 from enplace_studio.explain.start_times import find_chain
 from enplace_studio.timelines.rows import MAX_CHANNEL_ROWS, arrange, rows_of
 from enplace_studio.timelines.waiting import (
@@ -24,6 +27,20 @@ def test_a_lane_per_device_with_the_channel_between_them():
     rows = rows_of(schedule)
     assert [row.title for row in rows] == ["GPU 0", "0 → 1", "GPU 1"]
     assert [row.note for row in rows] == ["39 % busy", "20 B", "20 % busy"]
+
+
+def test_a_plan_that_keeps_outputs_on_the_host_shows_the_transfers_to_it():
+    profile = profile_of(
+        {"a": 10, "b": 10, "c": 10}, [("a", "b", 50), ("b", "c", 1), ("a", "c", 50)]
+    )
+    problem = Problem(profile, cluster_of(1, cpu_lanes=1))
+    problem = split_problem(problem, (Split("a", OFFLOAD, 2, ("c",)),))
+    device = np.zeros(4, dtype=np.int64)
+    device[problem.profile.index["a/fetched"]] = 1
+    order = np.argsort(problem.profile.topological_order)
+    schedule = simulate(problem, Plan(device, order, "by hand", splits=problem.splits))
+    sent = [(row.title, row.note) for row in rows_of(schedule) if not row.is_device]
+    assert sent == [("0 → CPU 0", "50 B"), ("CPU 0 → 0", "50 B")]
 
 
 def test_a_row_on_which_transfers_wait_long_shows_their_queue():
