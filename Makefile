@@ -28,7 +28,7 @@ endif
 
 # The kernels of the default method, once after installation; later, this takes a few seconds.
 define compile_kernels
-@echo "Compiling; once after installation, this takes a minute"
+@echo "Compiling; once after installation, this takes a minute or two"
 $(BIN)/enplace compile $(COMPILE_ARGS)
 endef
 
