@@ -177,11 +177,12 @@ class InspectorView(ScrollPanel):
             )
         else:
             schedule = current.schedule
-            per = "" if current.plan.value_us is None else f", {headline(current.plan, schedule)}"
             step = ms(schedule.makespan_us)
             measured = current.schedule.problem.measured_profile.measured
             known = f"an {ESTIMATED} " if measured.estimated else ""
-            self._add_text(f"“{current.name}” takes {known}{step} per step{per}.")
+            own, is_step = headline(current.plan, schedule), current.plan.value_us is None
+            takes = f"{step} per step" if is_step else f"{own}, one step {step}"
+            self._add_text(f"“{current.name}” takes {known}{takes}.")
             if note := as_sentence(current.plan.note):
                 self._add_text(note)
             if not self._document.undo_stack.count():

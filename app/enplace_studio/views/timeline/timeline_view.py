@@ -67,7 +67,9 @@ class TimelineView(Panel):
         self.pipeline.shown.connect(self.need_changed)
         document.opened.connect(self._show_legend)
         document.current_changed.connect(self._show_legend)
+        document.opened.connect(self._follow_objective)
         document.current_changed.connect(self._follow_objective)
+        self._follow_objective()  # the view is made after its first file was opened
         self._show_legend()
 
     def _step_page(self) -> QWidget:

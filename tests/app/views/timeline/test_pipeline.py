@@ -62,6 +62,12 @@ def test_a_plan_for_a_pipeline_shows_as_one(opened):
     assert not view.pipeline.further_button.isVisible()
 
 
+def test_a_plan_for_a_pipeline_that_is_open_before_the_view_shows_as_one(opened, opener):
+    document = opened([0, 0, 1, 1])._document
+    view = opener(TimelineView, document, 900, 260)
+    assert view.pages.currentWidget() is view.pipeline
+
+
 def test_a_plan_for_a_step_shows_as_a_step_and_a_click_shows_its_pipeline(opened):
     view = opened([0, 0, 1, 1], objective="step-time")
     assert view.pages.currentWidget() is not view.pipeline
