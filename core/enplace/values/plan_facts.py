@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from enplace.text import UNPRINTABLE, finite, one_line
+from enplace.text import UNPRINTABLE, as_sentence, finite, one_line
 from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
@@ -79,7 +79,7 @@ def facts_in_file(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Read the same from a file, which proves nothing: it may be a stranger's, or out of date."""
     found = facts_from_json(facts)
     if found["proven"]:
-        found["note"] = " ".join(filter(None, (found["note"], PROVEN_BY_AUTHOR)))
+        found["note"] = " ".join(filter(None, (as_sentence(found["note"]), PROVEN_BY_AUTHOR)))
     return found | {"bound_us": None, "proven": False, "rivals": None}
 
 
