@@ -72,8 +72,8 @@ class Measured(Follower):
         if self.pipeline.member.device.type == "cuda":
             torch.cuda.synchronize(self.pipeline.member.device)
 
-    def _noted(self, usual: Any) -> Any:
-        return usual  # the pipeline tells the loss of each step
+    def go_backward(self, losses: Any) -> None:
+        """Note nothing: the pipeline tells the loss of each step."""
 
     def _told(self, loss: torch.Tensor) -> None:
         if self.losses:
