@@ -11,6 +11,7 @@ says; that is why less than all of the memory is filled, too.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
@@ -112,8 +113,9 @@ def _fillings(
     if options.stop():
         return
     device = fill(problem, position, options, share, sending)
+    plan = Plan(device, position, "enplace", links="fifo", splits=problem.splits)
     for policy in ("strict", "priority"):
-        yield simulate(problem, Plan(device, position, "enplace", policy=policy, links="fifo"))
+        yield simulate(problem, replace(plan, policy=policy))
 
 
 def fill(

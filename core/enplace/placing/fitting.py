@@ -6,8 +6,9 @@ not: a sample or a query is simulated as a step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
 from enplace.machine.layout import build_machine
 from enplace.machine.ranks import placed_rank_us
+from enplace.placing.filling import fillings
 from enplace.placing.moves.thrifty import thrifty_start_us
 from enplace.placing.options import PlaceOptions
 from enplace.placing.packing import pack
@@ -25,14 +27,15 @@ from enplace.placing.settle import (
     natural_position,
     position_by,
 )
-from enplace.placing.stop import Stop
+from enplace.placing.stop import Stop, never
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
 
 PACKING_SHARE, PACKING_S = 0.25, 5.0
-"""Share of the time left for packing units into memory, and the seconds if there is no limit."""
+"""Share of the time left for filling memory op by op, and for packing units into it, and the
+seconds if there is no limit."""
 
 SHARES = (1.0, 0.97, 0.93)
 """Shares of the memory that count as room for thrifty orders: not all is known as ops are put in
@@ -45,8 +48,9 @@ MOST_ORDERED = 5_000
 def find_fit(made: Schedule, options: PlaceOptions, others: Iterable[Plan] = ()) -> Schedule:
     """Return the best plan found that fits, or else the given one, and what is proven of it.
 
-    If no other order of the placement fits, others count, and those around it. If none of the
-    others fits, units are packed into memory, which may also prove that no plan fits.
+    If no other order of the placement fits, others count, and what fills memory op by op. If none
+    of them fits, units are packed into memory, which may also prove that no plan fits. Placements
+    around the given one count too.
 
     Parameters
     ----------
@@ -58,18 +62,21 @@ def find_fit(made: Schedule, options: PlaceOptions, others: Iterable[Plan] = ())
     problem, plan = made.problem, made.plan
     if plan.nothing_fits:
         return made
-    same = best_fit(in_other_orders(made))
+    over = options.stop.with_grace(problem.profile.n_ops)
+    same = best_fit(in_other_orders(made, over))
     if same is not None:
         return same
     alike = (each for each in others if len(each.device) == len(plan.device))
     found = [simulate(problem, each) for each in alike]
+    filled = fillings(problem, replace(options, stop=limit_packing(options.stop)))
+    found += [_evaluated(simulate(problem, placed_at(plan, each.plan))) for each in filled]
     if best_fit(found) is None:
         packed = pack(problem, limit_packing(options.stop))
         if packed.is_impossible:
             return replace(made, plan=replace(plan, nothing_fits=True, bound_us=None, proven=False))
         if packed.device is not None:
-            placed = simulate(problem, placed_at(plan, packed.device))
-            found += map(_evaluated, [placed, *in_other_orders(placed)])
+            placed = simulate(problem, placed_at(plan, replace(plan, device=packed.device)))
+            found += map(_evaluated, [placed, *in_other_orders(placed, over)])
     found.append(_evaluated(rearrange(made, options)))
     return best_fit(found) or made
 
@@ -87,14 +94,17 @@ def limit_packing(stop: Stop) -> Stop:
     return stop.within(PACKING_SHARE)
 
 
-def in_other_orders(made: Schedule) -> Iterator[Schedule]:
-    """Yield a placement with other orders of its ops, those that may need less memory."""
+def in_other_orders(made: Schedule, over: Callable[[], bool] = never) -> Iterator[Schedule]:
+    """Yield a placement with other orders of its ops, those that may need less memory, in time."""
     problem, plan = made.problem, made.plan
-    orders = [thrifty_position(problem, plan.device, share) for share in SHARES]
-    orders += [natural_position(problem), by_placed_rank(problem, plan.device)]
+    orders = [partial(thrifty_position, problem, plan.device, share) for share in SHARES]
+    orders += [partial(natural_position, problem), partial(by_placed_rank, problem, plan.device)]
     if problem.profile.n_ops <= MOST_ORDERED:
-        orders.append(frugal_position(problem))
-    for position in orders:
+        orders.append(partial(frugal_position, problem))
+    for find_position in orders:
+        if over():
+            return
+        position = find_position()
         for policy in ("strict", "priority"):
             yield simulate(problem, replace(plan, position=position, policy=policy, links="fifo"))
 
@@ -112,11 +122,14 @@ def thrifty_position(problem: Problem, device: IntArray, share: float = 1.0) -> 
     return position_by(problem, thrifty_start_us(machine, device, rank_us))
 
 
-def placed_at(plan: Plan, device: IntArray) -> Plan:
-    """Return a plan with another placement, of which nothing is known yet."""
+def placed_at(plan: Plan, other: Plan) -> Plan:
+    """Return a plan with the placement and order of another, of which nothing is known yet."""
     return replace(
         plan,
-        device=device,
+        device=other.device,
+        position=other.position,
+        policy=other.policy,
+        links=other.links,
         subgraph=None,
         replicas=(),
         recompute=(),
@@ -129,5 +142,5 @@ def placed_at(plan: Plan, device: IntArray) -> Plan:
 
 def _evaluated(schedule: Schedule) -> Schedule:
     """Return a schedule whose ops were moved, with the value that its plan now has."""
-    plan = replace(placed_at(schedule.plan, schedule.plan.device), value_us=None)
+    plan = replace(placed_at(schedule.plan, schedule.plan), value_us=None)
     return replace(schedule, plan=check_claims(schedule.problem, plan))

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
 
 import numpy as np
 
@@ -64,22 +63,15 @@ def rearrange(schedule: Schedule, options: PlaceOptions) -> Schedule:
 
     The given one is returned if nothing helps or there is no time. The first attempt keeps the
     plan's own order, the second orders ops by their ranks and by what has room, the third by ranks
-    alone. If none fits in half of the time left, the ops are placed afresh; see
-    :func:`place_afresh`. This takes seconds; it is the last resort for a placer's plan that still
-    does not fit.
+    alone. This takes seconds, and half of the time left at most.
     """
     problem, n_ops = schedule.problem, schedule.problem.profile.n_ops
     if not has_time_to_rearrange(problem, options):
         return schedule
-    levels = _merged_levels(problem, options)
-    first = list(islice(levels, 1))
-    level = first[0] if first and n_ops > MOST_NODES else make_level(problem, np.arange(n_ops))
-    earlier = replace(options, stop=options.stop.within(0.5))
-    best = _best_of_repairs(schedule, _with_blocks_moved(schedule, level, earlier), earlier)
-    if best.fits:
-        return best
-    afresh = _placed_afresh(schedule, chain(first, levels), options)
-    return _best_of_repairs(best, afresh, options)
+    merged = next(_merged_levels(problem, options), None) if n_ops > MOST_NODES else None
+    level = merged or make_level(problem, np.arange(n_ops))
+    options = replace(options, stop=options.stop.within(0.5))
+    return _best_of_repairs(schedule, _with_blocks_moved(schedule, level, options), options)
 
 
 def place_afresh(schedule: Schedule, options: PlaceOptions) -> Schedule:

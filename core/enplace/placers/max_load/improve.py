@@ -147,6 +147,7 @@ class _Improver:
         self.weights = problem.profile.persistent_bytes
         self.outputs_decide = outputs_decide(problem)
         self.counts_samples = samples_matter(problem, self.rule)
+        self._is_late = options.stop.with_grace(problem.profile.n_ops)
         self._apart: tuple[IntArray | None, bool] = None, False
         self._cut: IntArray | None = None  # the placement of a partition
         self._too_large: list[tuple[tuple[float, float], Plan]] = []
@@ -209,13 +210,17 @@ class _Improver:
     def _search_all(self, begin: Stop) -> None:
         """Search in all ways until the best plan is proven."""
         if self.outputs_decide or not self.fits:
+            if self.stop():  # what was proven where all outputs count does not hold
+                bound_us = min(self.plan.bound_us or 0.0, shared_work_us(self.problem, self.rule))
+                self.plan = replace(self.plan, bound_us=bound_us, proven=False)
+                return
             self._search_by_weights(begin)
         is_listed = self._list_placements()
         if not is_listed or self.is_preferred:
             self._search_locally()
         if not self.is_usable:
             self._mend(self.stop.within(SHARE))
-        if self.lacks[0] > 0:
+        if self.lacks[0] > 0 and not self.stop():
             self._find_fit()
         if not is_listed and not self.is_settled:
             self._list_partitions(self.stop.within(LISTING_SHARE))
@@ -275,7 +280,7 @@ class _Improver:
         lacks = self._lacking(plan)
         if lacks[0] <= 0 or self._excess_of_weights(plan.device) > 0:
             return plan, lacks
-        for each in in_other_orders(simulate(self.problem, plan)):
+        for each in in_other_orders(simulate(self.problem, plan), self._is_late):
             if each.fits:
                 return each.plan, (0.0, lacks[1])
         return plan, lacks
@@ -636,7 +641,7 @@ class _Improver:
         if self._excess_of_weights(device) > 0:
             return False
         made = simulate(self.problem, make_plan(self.problem, device, "", 0.0, self.rule))
-        return made.fits or any(each.fits for each in in_other_orders(made))
+        return made.fits or any(each.fits for each in in_other_orders(made, self._is_late))
 
 
 def _has_one_table(problem: Problem, rule: LoadRule) -> bool:

@@ -39,6 +39,10 @@ MAY_MEND = "more GPUs or a smaller batch may mend that"
 MUCH = 1.5
 """A pace that is longer than the largest load by this factor is mentioned."""
 
+TABLES_SHARE = 0.6
+"""Share of the time for the tables of a graph that is too large for programs: with what follows,
+they keep the time limit."""
+
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 
 
@@ -80,7 +84,7 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
         return _partition_plan(problem, "max-load-dp", options)
     hands_over = options.stop.limit_s is not None and problem.unit_allowed.size <= MOST_CHOICES
     n_tables = 2 if outputs_decide(problem) else 1  # the other one counts the variables alone
-    share = SHARE / n_tables if hands_over else 1.0
+    share = SHARE / n_tables if hands_over else TABLES_SHARE
     return _search_plan(problem, "max-load-dp", options, Goal(STAGED, UNASKED_S), share)
 
 

@@ -94,20 +94,22 @@ def find_fitting(
     if not samples_matter(problem, rule) or _find_excess(problem, free, rule) <= 1.0:
         return deal_out(problem, free, rule)  # the best of all that fit for one sample
     roomy = allow_for_passing(problem)
-    found, plain_us = _find_cautiously(problem, roomy, rule, find), np.inf
+    found, plain_us = replace(free, load_us=np.inf), np.inf
+    if not stopped():
+        found = _find_cautiously(problem, roomy, rule, find, stopped)
     if not counts_whole_nodes(problem.profile):
         found = replace(found, bound_us=free.bound_us, optimal=False)
     if rule.pipeline != "gpipe":  # there, each stage holds all samples
         found = slow_down(problem, free, rule, below=found)
         plain = replace(rule, pipeline="1f1b", recompute=False)
-        if plain != rule:  # what fits with the plain schedule may fit with this one
+        if plain != rule and not stopped():  # what fits with it may fit with this schedule
             first = find_fitting(
                 problem, plain, seed=seed, along_order=along_order, stopped=stopped
             )
             plain_us = np.inf if NOTHING_FITS in first.note else first.load_us
             found = slow_down(problem, replace(first, note=free.note), rule, below=found)
         found = replace(found, bound_us=free.bound_us, optimal=False)
-    if keeps_pace(rule):
+    if keeps_pace(rule) and not stopped():
         found = partition_at_pace(
             problem,
             roomy,
@@ -120,11 +122,15 @@ def find_fitting(
         )
     if found.load_us > free.load_us * (1 + PLAINLY):
         for cut in list_cuts(problem, rule):
+            if stopped() and np.isfinite(found.load_us):
+                break
             cut = replace(cut, bound_us=free.bound_us, note=free.note)
             if np.isinf(found.load_us) or _find_excess(problem, cut, rule) <= 1.0:
                 found = slow_down(problem, cut, rule, below=found)
     if np.isinf(found.load_us):
         for cut in list_every_cut(problem, rule):
+            if stopped():
+                break
             cut = replace(cut, bound_us=free.bound_us, note=free.note)
             found = slow_down(problem, cut, rule, below=found)
     if np.isinf(found.load_us):
@@ -144,6 +150,7 @@ def _find_cautiously(
     given: Problem,
     rule: LoadRule,
     find: Callable[[Problem, LoadRule, IntArray | None], Partition],
+    stopped: Stopped,
 ) -> Partition:
     """Find a partition that fits with the most samples that stages may hold.
 
@@ -154,6 +161,8 @@ def _find_cautiously(
         excess = 0.0 if np.isinf(found.load_us) else _find_excess(problem, found, rule)
         if excess <= 1.0:
             return found
+        if stopped():
+            break
         try:
             given = _with_less_memory(given, excess)
         except DoesNotFitError:
