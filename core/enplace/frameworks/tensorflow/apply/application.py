@@ -10,13 +10,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from enplace.frameworks.tensorflow.apply.check import Check
-from enplace.frameworks.tensorflow.batches import (
+from enplace.frameworks.batches import (
     Shapes,
     about_other_batches,
     may_be_the_rest,
     shapes_text,
 )
+from enplace.frameworks.tensorflow.apply.check import Check
 from enplace.frameworks.tensorflow.capture import has_replicas
 from enplace.frameworks.tensorflow.devices import DevicesError
 from enplace.text import count

@@ -22,6 +22,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
+from enplace.frameworks.batches import about_other_batches
 from enplace.frameworks.microbatches import Microbatches, find_microbatches
 from enplace.frameworks.tensorflow.apply.application import (
     ALIKE,
@@ -45,7 +46,6 @@ from enplace.frameworks.tensorflow.apply.exchange import (
 )
 from enplace.frameworks.tensorflow.apply.graph_collection import GraphCollection
 from enplace.frameworks.tensorflow.apply.pipelines import pipeline_function
-from enplace.frameworks.tensorflow.batches import about_other_batches
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.devices import DevicesError, eager_task
 from enplace.frameworks.tensorflow.error_text import first_line

@@ -16,6 +16,7 @@ from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.python.framework.config import disable_op_determinism
 
 from enplace.errors import EnplaceError
+from enplace.frameworks.batches import about_other_batches
 from enplace.frameworks.comparing import (
     Way,
     first_step_difference,
@@ -35,7 +36,6 @@ from enplace.frameworks.tensorflow.apply.check import (
     op_times_us,
 )
 from enplace.frameworks.tensorflow.apply.pipelines import Pipeline, describe_pipeline, pipeline_step
-from enplace.frameworks.tensorflow.batches import about_other_batches
 from enplace.frameworks.tensorflow.capture import GET_NEXT
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.devices import Devices, anywhere, stock_config

@@ -343,7 +343,7 @@ class Watch(Rounds):
         self._kinds[self.kind] += 1
         if was_plain := self._recording.recorder is None:
             self._plain += 1
-            self._clock.end_plain(self._recording.modules.batch_shapes(), self.kind)
+            self._recording.end_plain(self.kind)
             self._tell()
         else:
             self._keep(_Seen(self._recording.end(self.optimizers), self.kind))
@@ -369,7 +369,7 @@ class Watch(Rounds):
             self._step = found
         elif found.kind != known.kind:
             self._clock.forget()
-        elif self._recording.shorter(known.step, found.step) is found.step:
+        elif self._recording.better(known.step, found.step) is found.step:
             self._step = found
 
     def _is_usual(self) -> bool:

@@ -42,6 +42,7 @@ from enplace.frameworks.torch.run.comparison import (
     GRADIENTS,
     LOSS,
     WEIGHTS,
+    about_batches,
     about_run,
     difference_of,
     group_of,
@@ -322,6 +323,7 @@ def _compared(run: MeasuredRun, answers: Sequence[Message], plain: Message) -> M
         stock_step_time_us=median_us(times_us),
         facts={
             **run.facts,
+            "other_batches": about_batches(run.profile, plain),
             "stock_quartiles_us": quartiles_us(times_us),
             "tolerance": FIVE_DIGITS,
             "gradients_difference": finite(difference_of(gradients, same(GRADIENTS, gradients))),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
+from traceback import walk_tb
 from typing import Any
 from unittest.mock import patch
 
@@ -22,9 +23,9 @@ import torch.distributed as dist
 from torch.distributed import pipelining
 from torch.optim import optimizer as hooks
 
-from enplace.errors import PlanError
+from enplace.errors import EnplaceError, PlanError
 from enplace.frameworks.microbatches import Microbatches
-from enplace.frameworks.torch.error_text import first_line
+from enplace.frameworks.torch.error_text import first_line, is_out_of_memory
 from enplace.frameworks.torch.pipelines.again import MadeAgain, RunAgain
 from enplace.frameworks.torch.pipelines.batches import check_same_batch, samples_in, shape_of
 from enplace.frameworks.torch.pipelines.joining import connected, join
@@ -43,6 +44,7 @@ from enplace.frameworks.torch.pipelines.weights import Weights
 from enplace.frameworks.torch.record.modules import unwrapped
 from enplace.frameworks.torch.run.hooks import modules_in_plan
 from enplace.frameworks.torch.run.matching import halves_by_name, planned_devices
+from enplace.frameworks.work import brief
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 
@@ -419,7 +421,8 @@ class Pipeline:
         batch = {f"{PART}{number}": staged.tape.batch[number] for number in staged.parts}
         before = self.weights.lay_aside()
         self.times.begin_step()
-        with connected(), self._own_random_numbers(), self.around():
+        explained = explain_failure(self._wanted.schedule)
+        with explained, connected(), self._own_random_numbers(), self.around():
             if staged.last is None:
                 staged.schedule.step(**batch)
                 n = len(staged.kept) + staged.n_targets
@@ -469,4 +472,33 @@ class Pipeline:
         return len(on), on.count(self.cut.order[self.member.rank])
 
 
+_ENGINE = {"torch", "enplace", *sys.stdlib_module_names}
+"""Packages that are no part of a script."""
+
 _OF_REPLICAS = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel")
+
+
+@contextmanager
+def explain_failure(schedule: str) -> Iterator[None]:
+    """Tell what failed first within the block.
+
+    Raises
+    ------
+    PipelineRefusedError
+        If that was PyTorch, and no line of the script.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        names = (frame.f_globals["__name__"] for frame, _ in walk_tb(cause.__traceback__))
+        is_of_script = any(name.partition(".")[0] not in _ENGINE for name in names)
+        if isinstance(cause, EnplaceError) or is_of_script or is_out_of_memory(cause):
+            raise cause from None
+        other = "gpipe" if schedule == "1f1b" else "1f1b"
+        raise PipelineRefusedError(
+            f"the pipeline failed within PyTorch, at no line of the script: "
+            f"{brief(cause, first_line(cause))}; try another pipeline, such as {other}"
+        ) from None

@@ -253,6 +253,14 @@ class _Whole(torch.autograd.Function):
         return gradient.contiguous()
 
 
+class _Given(_Whole):
+    """Gives a tensor as one that is no view, without a copy: PyTorch detaches it in place."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.contiguous().data
+
+
 class StageModule(torch.nn.Module):
     """A stage: gets what the one before it passes, and its own parts of the batch by name.
 
@@ -321,7 +329,7 @@ class StageModule(torch.nn.Module):
             with modes.again():
                 for call in calls:
                     call.again(known, own)
-        given = tuple(known[number].contiguous() for number in self._gives)
+        given = tuple(_Given.apply(known[number]) for number in self._gives)
         kept = []
         if self.keeps:
             kept = [known[number].detach().reshape(()).double() for number in self.kept]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ import torch
 from enplace.errors import EnplaceError
 from enplace.frameworks.torch.record.modules import Modules
 from enplace.frameworks.torch.record.recorder import Recorder
-from enplace.frameworks.torch.record.timing import Clock, GpuClock
+from enplace.frameworks.torch.record.timing import Clock, GpuClock, Shapes
 from enplace.frameworks.torch.step import Step, Timing
 from enplace.processes.worker import Report
 
@@ -69,6 +70,7 @@ class Recording:
         self.modules, self.clock, self._line = Modules(), clock, line
         self.recorder: Recorder | None = None
         self._stack = ExitStack()
+        self._batches: Counter[Shapes] = Counter()
 
     def is_due(self, plain: int, again: int, wanted: int) -> bool:
         """Return whether the next step is to be recorded for the times of ops.
@@ -106,7 +108,15 @@ class Recording:
         assert recorder is not None
         self._stack.close()
         self.clock.stop()
-        return recorder.finish(self.modules.name, optimizers)
+        step = recorder.finish(self.modules.name, optimizers)
+        self._batches[step.batch_shapes] += 1
+        return step
+
+    def end_plain(self, kind: Hashable) -> None:
+        """Note that a plain step of some kind has ended."""
+        shapes = self.modules.batch_shapes()
+        self._batches[shapes] += 1
+        self.clock.end_plain(shapes, kind)
 
     def stop(self) -> None:
         """Record no longer, if at all; what was recorded does not matter."""
@@ -114,14 +124,16 @@ class Recording:
             self.end()
             self.clock.forget()
 
-    def shorter(self, known: Step, found: Step) -> Step:
-        """Return the step just found, or the known one if it is shorter: that has no evaluation.
+    def better(self, known: Step, found: Step) -> Step:
+        """Return the step just found, or the known one if that has a batch of more usual shapes.
 
-        The known one stays if the batch of the other has another shape, too.
+        Of those that are as usual, the shorter one has no evaluation.
         """
-        if len(found.ops) < len(known.ops):
-            return found
-        if len(found.ops) == len(known.ops) and found.batch_shapes == known.batch_shapes:
+        is_alike = found.batch_shapes == known.batch_shapes
+        more = self._batches[found.batch_shapes] - self._batches[known.batch_shapes]
+        if (more, len(known.ops) - len(found.ops), is_alike) > (0, 0, False):
+            if not is_alike:
+                self.clock.forget_others()
             return found
         self.clock.forget()
         return known

@@ -55,6 +55,9 @@ class Clock:
     def forget(self) -> None:
         """Forget the step that was recorded last."""
 
+    def forget_others(self) -> None:
+        """Forget the steps that were recorded before the last."""
+
     def begin_plain(self) -> None:
         """Note that plain steps begin."""
 
@@ -112,6 +115,9 @@ class CpuClock(Clock):
 
     def forget(self) -> None:
         self._recordings.pop()
+
+    def forget_others(self) -> None:
+        del self._recordings[:-1]
 
     def begin_plain(self) -> None:
         self._waited_before = self._waited()

@@ -7,8 +7,11 @@ from typing import Any
 
 import torch
 
+from enplace.frameworks.batches import about_other_batches
 from enplace.frameworks.comparing import Values, Way, largest_difference
 from enplace.frameworks.torch.open.following import SEED, Follower
+from enplace.processes.wire import Message
+from enplace.values.profile import Profile
 
 LOSS, WEIGHTS, AFTER_FIRST, GRADIENTS = "loss", "weights", "first", "gradients"
 """Begin the names of arrays."""
@@ -24,6 +27,17 @@ def about_run(devices: str, compared_steps: int, is_compiled: bool) -> dict[str,
         "compiled": is_compiled,
         "torch": torch.__version__,
     }
+
+
+def about_batches(profile: Profile, plain: Message) -> str:
+    """Say how the batches of the run without a plan differ from those of the profile."""
+    measured = profile.measured
+    rows = next((shape[:1] for shape in measured.batch_shapes if shape), ())
+    whole = [
+        (shape[0] * measured.parts_of_batch, *shape[1:]) if rows and shape[:1] == rows else shape
+        for shape in measured.batch_shapes
+    ]
+    return about_other_batches(whole, plain.details["batch_shapes"])
 
 
 def results_of(follower: Follower) -> dict[str, Any]:

@@ -6,6 +6,7 @@ op runs where and that the result is the same, but not how long a step takes on 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -38,12 +39,13 @@ from enplace.frameworks.torch.open.following import (
 from enplace.frameworks.torch.open.scripts import run_watched
 from enplace.frameworks.torch.record.recorder import Recorder, check_hooks
 from enplace.frameworks.torch.record.recording import LoadError
-from enplace.frameworks.torch.record.timing import Clock
+from enplace.frameworks.torch.record.timing import Clock, Shapes
 from enplace.frameworks.torch.run.comparison import (
     AFTER_FIRST,
     GRADIENTS,
     LOSS,
     WEIGHTS,
+    about_batches,
     about_run,
     difference_of,
     group_of,
@@ -96,7 +98,9 @@ def run_plain(
     follower = _Plain(planned, steps, report)
     with nullcontext() if drops_out else without_dropout():
         _follow(source, follower)
-    return Message(DONE, {"times_us": follower.times_us}, results_of(follower))
+    (shapes, _), *_ = follower.batches.most_common()
+    details = {"times_us": follower.times_us, "batch_shapes": shapes}
+    return Message(DONE, details, results_of(follower))
 
 
 def run_placed(
@@ -183,9 +187,18 @@ class _Plain(Follower):
     def __init__(self, planned: Mapping[str, int] | None, steps: int, report: Report) -> None:
         super().__init__(steps, "Running without the plan", report)
         self._planned = planned
+        self.batches: Counter[Shapes] = Counter()
+
+    def enter(self) -> None:
+        super().enter()
+        if self._number >= FIRST:
+            self.modules.see_batch()
 
     def leave(self, is_whole: bool) -> None:
         super().leave(is_whole)
+        self.modules.__exit__()
+        if is_whole:
+            self.batches[self.modules.batch_shapes()] += 1
         planned = self._planned
         if planned is None or not self.models or not is_whole or self._number != FIRST - 1:
             return
@@ -427,6 +440,7 @@ def _compared(run: MeasuredRun, follower: Follower, plain: Message) -> MeasuredR
         stock_step_time_us=median_us(times_us),
         facts={
             **run.facts,
+            "other_batches": about_batches(run.profile, plain),
             "stock_quartiles_us": quartiles_us(times_us),
             "gradients_difference": finite(differences[GRADIENTS]),
             "weights_compared": len(group_of(ours, WEIGHTS)),

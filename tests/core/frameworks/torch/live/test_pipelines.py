@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.distributed.pipelining._backward import stage_backward_input  # noqa: E402
 
 from enplace.errors import ClusterError, EnplaceError, PlanError  # noqa: E402
 from enplace.frameworks.jobs import RunRequest, run_job  # noqa: E402
@@ -15,6 +16,7 @@ from enplace.frameworks.microbatches import Microbatches  # noqa: E402
 from enplace.frameworks.torch.pipelines import pipelines  # noqa: E402
 from enplace.frameworks.torch.pipelines.again import MadeAgain, RunAgain  # noqa: E402
 from enplace.frameworks.torch.pipelines.pipelines import check_pipeline, run_pipeline  # noqa: E402
+from enplace.frameworks.torch.pipelines.rank import explain_failure  # noqa: E402
 from enplace.frameworks.torch.pipelines.stages import PART, cut_tape  # noqa: E402
 from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape  # noqa: E402
 from enplace.frameworks.torch.run.run import run_plain  # noqa: E402
@@ -170,9 +172,9 @@ for step in range(12):
 """
 
 
-def pipeline(tmp_path, schedule="1f1b", *words, recompute=()):
-    """Profile the script, make a plan, with its first half on one device, and a pipeline's job."""
-    source = script(tmp_path, SCRIPT, *words)
+def pipeline(tmp_path, schedule="1f1b", *words, recompute=(), text=SCRIPT):
+    """Profile a script, make a plan, with its first half on one device, and a pipeline's job."""
+    source = script(tmp_path, text, *words)
     profile = profile_of(source, 1)
     times_us = np.where(np.isnan(profile.time_us), np.nan, 1000.0)
     profile = replace(profile, time_us=times_us)
@@ -223,6 +225,70 @@ def test_a_pipeline_of_two_processes_trains_like_the_script(tmp_path, schedule, 
     assert run.pipeline["stages"] == (4 if schedule in ("interleaved", "zbv") else 2)
     for row in run.pipeline["devices"]:
         assert 0 < row["peak_bytes"] < 2 * row["predicted_peak_bytes"]
+
+
+VIEWS = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb = nn.Conv2d(1, 4, 3, padding=1)
+        self.layers = nn.ModuleList([nn.Conv2d(4, 8, 3), nn.Linear(8, 8), nn.Linear(8, 8)])
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = torch.relu(self.emb(x)).flatten(2).unflatten(2, (6, 6))
+        x = nn.functional.adaptive_avg_pool2d(self.layers[0](x), 1).flatten(1)
+        y = torch.relu(self.layers[1](x)).unsqueeze(1).flatten(1)
+        return self.head(torch.relu(self.layers[2](y)).view(-1, 8) + x)
+
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(12):
+    x, y = torch.randn(8, 1, 6, 6), torch.randint(0, 4, (8,))
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "zbv"])
+def test_stages_may_give_views(tmp_path, schedule):
+    """PyTorch detaches what a stage gives in place, which no view allows."""
+    source, problem, plan, wanted, (profile, job) = pipeline(tmp_path, schedule, text=VIEWS)
+    plain = run_plain(source, 4, ignore, drops_out=False)
+    run = run_pipeline(problem, plan, wanted, job, profile, plain, ignore)
+    assert run.first_step_difference < 1e-5
+    assert run.loss_difference < 1e-4
+    assert run.as_planned
+
+
+class Odd(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ValueError("odd")
+
+
+@pytest.mark.parametrize(
+    ("give", "kind", "why"),
+    [
+        (lambda x: x.view(2), PipelineRefusedError, "no line of the script: RuntimeError: Can't d"),
+        (Odd.apply, ValueError, "odd"),
+    ],
+)
+def test_what_fails_within_pytorch_is_not_blamed_on_the_script(give, kind, why):
+    x = torch.ones(2, requires_grad=True)
+    with pytest.raises(kind, match=why), explain_failure("zbv"):
+        stage_backward_input([give(x)], None, [x], iter(()))
 
 
 @pytest.mark.parametrize("once", [True, False])
