@@ -373,10 +373,11 @@ class Watch(Rounds):
             self._step = found
 
     def _is_usual(self) -> bool:
-        """Whether no other kind of step is more frequent than that of the known one."""
+        """Whether no other kind of step, or batch, is more frequent than that of the known one."""
         assert self._step is not None
-        kind = self._step.kind
-        return self._kinds[kind] == max(self._alike(kind).values())
+        step, kind = self._step
+        is_usual_kind = self._kinds[kind] == max(self._alike(kind).values())
+        return is_usual_kind and self._recording.is_usual(step)
 
     def _tell(self) -> None:
         if time.monotonic() < self._report_at:

@@ -124,6 +124,11 @@ class Recording:
             self.end()
             self.clock.forget()
 
+    def is_usual(self, step: Step) -> bool:
+        """Return whether no other shapes are those of most batches."""
+        shapes, n = max(self._batches.items(), key=lambda each: each[1])
+        return shapes == step.batch_shapes or 2 * n <= self._batches.total()
+
     def better(self, known: Step, found: Step) -> Step:
         """Return the step just found, or the known one if that has a batch of more usual shapes.
 

@@ -1,5 +1,7 @@
 """Plans that run, op by op on labels; `make test-torch` has PyTorch and runs them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -95,6 +97,22 @@ def test_steps_placed_at_random_give_the_same_to_the_last_bit(tmp_path, optimize
     seen = found.op_device != NOT_SEEN
     assert (found.op_device[seen] == plan.device[seen]).all()
     assert run_from(run_message(found), problem).to_json() == found.to_json()
+
+
+@pytest.mark.parametrize(("parts", "about"), [("2", ""), ("4", "their shapes are 4 × 3 × 8 × 8")])
+def test_a_run_on_other_batches_than_those_of_the_profile_says_so(tmp_path, parts, about):
+    """The profile is of a micro-batch of 2 samples."""
+    source = script(tmp_path, CONV.format(optimizer="SGD(model.parameters())"))
+    problem, plan = planned(source)
+    measured = replace(
+        problem.measured_profile.measured, batch_shapes=((2, 3, 8, 8),), source={"cut_batch": parts}
+    )
+    problem = replace(
+        problem, measured_profile=replace(problem.measured_profile, measured=measured)
+    )
+    found = run(source, problem, plan)
+    assert about in found.about_batches
+    assert bool(found.about_batches) == bool(about)
 
 
 SPARSE = """
