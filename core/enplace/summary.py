@@ -434,7 +434,7 @@ def _span(times_us: tuple[float, ...]) -> str:
 
 def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> str:
     """Show a headline, the main figures, and a line for each stage and each device."""
-    from enplace.machine.pipelines.pipeline import EXCHANGED
+    from enplace.machine.pipelines.pipeline import EXCHANGED, ONCE_PER_STEP
     from enplace.machine.pipelines.stages import PASS_NAMES
 
     names = [device.label for device in problem.cluster.devices]
@@ -451,6 +451,9 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
         ],
         ["all of them", ms(found.makespan_us), ""],
     ]
+    if found.updates:
+        longest_us = max(each.finish_us - each.start_us for each in found.updates)
+        facts.append(["of that, updates", ms(longest_us), ONCE_PER_STEP])
     if found.exchange:
         sent = size(sum(each.n_bytes for each in found.exchange) // 2)
         facts.append(["of that, at the end", ms(found.exchange_us), f"{sent} {EXCHANGED}"])
@@ -473,10 +476,8 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
         peak, capacity = found.memory[device].peak_bytes, problem.cluster.devices[device]
         memory = f"{size(peak)} of {size(capacity.capacity_bytes)}"
         used = percent(peak / capacity.capacity_bytes)
-        busy = sum(slot.finish_us - slot.start_us for slot in found.computing[device])
-        slots = (slot for slot in found.transfers if slot.device == device)
-        sent_us = sum(slot.finish_us - slot.start_us for slot in slots)
-        sent_us += found.exchanging_us(device)
+        busy = found.computing_us(device)
+        sent_us = found.transferring_us(device)
         share = percent(busy / found.makespan_us if found.makespan_us else 0.0)
         in_flight = str(found.in_flight[device])
         devices.append([name, ms(busy), share, ms(sent_us), in_flight, memory, used])

@@ -28,6 +28,7 @@ from enplace.machine.pipelines.pipeline import (
     Exchange,
     PipelineSchedule,
     Slot,
+    Update,
     step_rule,
 )
 from enplace.pictures.palette import colour_numbers
@@ -59,6 +60,7 @@ OTHERS = 0.3
 """Strength of all other samples while the pointer is on one."""
 GOLDEN_ANGLE = 137.508
 """In degrees: hues this far apart are clearly different for neighbours, and never repeat."""
+UPDATE_NAME = "update"
 PLATE_PX = 2
 """How much wider than the number of a sample its plate is."""
 
@@ -164,8 +166,8 @@ class PipelineCanvas(TimeCanvas):
             return QRectF(left, lane.top(), width, lane.height() - thin)
         return QRectF(left, lane.bottom() - thin + 1, width, thin - 1)
 
-    def exchange_box(self, each: Exchange) -> QRectF:
-        """Return the area of what a device exchanges once per step: as high as its stages."""
+    def once_box(self, each: Exchange | Update) -> QRectF:
+        """Return the area of what a device does once per step: as high as its stages."""
         lane, left = self.lane(each.device), self.scale.x(each.start_us)
         width = max((each.finish_us - each.start_us) / self.scale.us_per_px, 1.0)
         return QRectF(lane.left() + left, lane.top(), width, lane.height())
@@ -191,7 +193,9 @@ class PipelineCanvas(TimeCanvas):
                 if self.box(slot).right() >= self.left:
                     self._paint_slot(painter, slot)
             for each in self.pipeline.exchange if self.pipeline else ():
-                painter.fillRect(self.exchange_box(each), theme.tokens.dim)
+                painter.fillRect(self.once_box(each), theme.tokens.dim)
+            for update in self.pipeline.updates if self.pipeline else ():
+                self._paint_update(painter, update)
 
     def _paint_axis(self, painter: QPainter) -> None:
         """Paint moments above the rows, and a line through the rows at each."""
@@ -268,6 +272,14 @@ class PipelineCanvas(TimeCanvas):
             painter.drawRect(box.adjusted(0.5, 0.5, -1.5, -0.5))
         self._paint_number(painter, box, str(slot.microbatch + 1), color, hatched=slot.backward)
 
+    def _paint_update(self, painter: QPainter, update: Update) -> None:
+        """Paint a device's updates with their name, where it fits."""
+        box, color = self.once_box(update), self._shade(update.device, PART_STRENGTHS[IN])
+        painter.fillRect(box, color)
+        font = theme.font(10)
+        if QFontMetricsF(font).horizontalAdvance(UPDATE_NAME) + PLATE_PX <= box.width():
+            draw_text(painter, box, UPDATE_NAME, font, ink_on(color), Qt.AlignmentFlag.AlignCenter)
+
     def _paint_number(
         self, painter: QPainter, box: QRectF, number: str, color: QColor, *, hatched: bool
     ) -> None:
@@ -319,8 +331,14 @@ class PipelineCanvas(TimeCanvas):
                     f"{ms(slot.finish_us - slot.start_us)}, from {ms(slot.start_us)}\n"
                     f"{count(len(stage.ops), 'op')}"
                 )
+        for update in self.pipeline.updates:
+            if self.once_box(update).contains(at):
+                return (
+                    f"{devices[update.device].label} updates its variables, once per step, for "
+                    f"{ms(update.finish_us - update.start_us)}, from {ms(update.start_us)}"
+                )
         for each in self.pipeline.exchange:
-            if self.exchange_box(each).contains(at):
+            if self.once_box(each).contains(at):
                 return (
                     f"{devices[each.device].label} sends and receives "
                     f"{size(each.n_bytes)} {EXCHANGED}, for {ms(each.finish_us - each.start_us)}"
@@ -361,8 +379,7 @@ def find_bubble(pipeline: PipelineSchedule, device: int, when_us: float) -> tupl
     The reason is a part of a sentence: what the next stage on the device waits for.
     """
     slots = sorted(pipeline.slots_of(device), key=lambda slot: slot.start_us)
-    busy_us = sum(slot.finish_us - slot.start_us for slot in slots)
-    busy_us += pipeline.exchanging_us(device)
+    busy_us = pipeline.computing_us(device) + pipeline.transferring_us(device)
     share = max(0.0, 1 - busy_us / pipeline.makespan_us) if pipeline.makespan_us else 0.0
     coming = next((slot for slot in slots if slot.start_us >= when_us), None)
     if coming is None:

@@ -7,14 +7,17 @@ group of ops (:mod:`enplace.placing.group_search`). The paper has no local searc
 we evaluate the placement found for the step time instead.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from enplace.machine.pipelines.loads import max_load_us
+from enplace.placers.max_load.memory.fitting import NOTHING_FITS, SLOWED
+from enplace.placers.max_load.memory.in_flight import find_fullest, find_pace_us, samples_matter
 from enplace.placers.max_load.search.descent import descend as descend_in_load
 from enplace.placers.max_load.search.descent import draw_placement, score
-from enplace.placers.max_load.search.hypergraph import build_hypergraph
+from enplace.placers.max_load.search.hypergraph import Hypergraph, build_hypergraph
 from enplace.placing.candidates import unordered
 from enplace.placing.group_search import GroupSearch
 from enplace.placing.incumbents import Best, Incumbent
@@ -25,6 +28,9 @@ from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.profile import IntArray
 
 RESTARTS = 10
+
+MOST_TIGHTER = 3
+"""How often a descent goes on with less memory if samples in flight do not fit."""
 
 
 @placer(
@@ -71,26 +77,66 @@ def _pipeline(problem: Problem, options: PlaceOptions) -> Plan:
     stop = options.stop.limited(PROGRAM_S)
     graph, draw = build_hypergraph(problem, options.load_rule), np.random.default_rng(options.seed)
     best, completed = Best[Incumbent](), 0
-    restarts = options.rounds or RESTARTS
+    restarts, plan = options.rounds or RESTARTS, None
+    counts_samples = samples_matter(problem, options.load_rule)
     for number in range(restarts):
         if best.kept and stop():
             break
         device = descend_in_load(graph, draw_placement(graph, draw), stop)
+        pace_us, lacking = 0.0, 0.0
+        if counts_samples:
+            device, pace_us, lacking = _fit_samples(problem, graph, device, stop)
         excess_bytes, us = score(graph, device)
-        found = Incumbent(device[problem.unit], us, bound_us=0.0, excess_bytes=excess_bytes)
+        placed, value_us = device[problem.unit], max(us, pace_us)
+        found = Incumbent(placed, value_us, bound_us=0.0, excess_bytes=excess_bytes + lacking)
         if best.offer(found):
-            plan = _plan(problem, found.device, options)
+            note = NOTHING_FITS if lacking else SLOWED if pace_us else ""
+            plan = _plan(problem, placed, pace_us, note, options)
             fraction = (number + 1) / restarts
             message = "a better local optimum"
             options.progress(Progress(options.seconds, message, fraction, plan, plan.value_us))
         completed += not stop()
-    return _with_note(_plan(problem, best.found.device, options), completed, restarts)
+    assert plan is not None  # the first is better than none
+    return _with_note(plan, completed, restarts)
 
 
-def _plan(problem: Problem, device: IntArray, options: PlaceOptions) -> Plan:
-    load_us = max_load_us(problem, device, options.load_rule)
+def _fit_samples(
+    problem: Problem, graph: Hypergraph, device: IntArray, stop: Callable[[], bool]
+) -> tuple[IntArray, float, float]:
+    """Descend on until the samples in flight fit: a graph counts the memory of one sample only.
+
+    Where they need more, memory counts as so much smaller.
+
+    Returns
+    -------
+    device : int array, shape (n_units,)
+    pace_us : float
+        The pace of the samples; 0 if they need not wait.
+    lacking : float
+        The share of a device's memory that is lacking; 0 if they fit.
+    """
+    rule, tight = graph.rule, graph
+    for left in range(MOST_TIGHTER, -1, -1):
+        placed = device[problem.unit]
+        fullest = find_fullest(problem, placed, rule)
+        pace_us = find_pace_us(problem, placed, rule) if fullest > 1 else 0.0
+        if np.isfinite(pace_us):
+            return device, pace_us, 0.0
+        if left == 0 or stop():
+            break
+        tight = replace(tight, capacity_bytes=tight.capacity_bytes / fullest)
+        device = descend_in_load(tight, device, stop)
+    return device, 0.0, fullest - 1.0
+
+
+def _plan(
+    problem: Problem, device: IntArray, pace_us: float, note: str, options: PlaceOptions
+) -> Plan:
+    rule = options.load_rule
+    us = max(pace_us, max_load_us(problem, device, rule))
     (plan,) = unordered(problem, device, "local-search")
-    return replace(plan, objective=THROUGHPUT, value_us=load_us, load_rule=options.load_rule)
+    plan = replace(plan, objective=THROUGHPUT, value_us=us, load_rule=rule, pace_us=pace_us)
+    return plan.with_notes(note)
 
 
 def descend(search: GroupSearch, device: IntArray) -> IntArray:

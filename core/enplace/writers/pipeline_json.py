@@ -14,8 +14,9 @@ from enplace.values.problem import Problem
 def pipeline_document(problem: Problem, found: PipelineSchedule) -> dict[str, Any]:
     """List stages, and what each device computes and transfers when; devices by name.
 
-    ``exchange`` is what a device sends and receives after the last sample, once per step. The times
-    of a stage are lists with one entry for each of its devices.
+    ``updates`` is when a device runs what runs once per step, after its last sample, and
+    ``exchange`` what it sends and receives after that. The times of a stage are lists with one
+    entry for each of its devices; its ``update_us`` counts once per step.
     """
     names = [device.name for device in problem.cluster.devices]
     op_names = problem.profile.op_names
@@ -33,6 +34,7 @@ def pipeline_document(problem: Problem, found: PipelineSchedule) -> dict[str, An
                 "compute_us": list(stage.compute_us),
                 "out_us": list(stage.out_us),
                 "reduce_us": list(stage.reduce_us),
+                "update_us": list(stage.update_us),
                 "after": list(stage.after),
                 "ops": [op_names[op] for op in stage.ops],
             }
@@ -55,6 +57,11 @@ def pipeline_document(problem: Problem, found: PipelineSchedule) -> dict[str, An
                 ],
                 "computing": _slots(found.computing[device]),
                 "transfers": _slots([s for s in found.transfers if s.device == device]),
+                "updates": [
+                    {"start_us": each.start_us, "finish_us": each.finish_us}
+                    for each in found.updates
+                    if each.device == device
+                ],
                 "exchange": [
                     {"start_us": e.start_us, "finish_us": e.finish_us, "bytes": e.n_bytes}
                     for e in found.exchange

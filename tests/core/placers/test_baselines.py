@@ -7,10 +7,12 @@ from tests.core.placers.problems import gpus, line
 from enplace.errors import EnplaceError
 from enplace.machine.latency import latency_us
 from enplace.machine.pipelines.loads import max_load_us
+from enplace.machine.pipelines.pipeline import fill_pipeline
 from enplace.placers import LATENCY, THROUGHPUT, PlaceOptions, Stop, place, placers
 from enplace.placing.options import load_values
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem
+from problems import cluster_of, profile_of
 
 BASELINES = [m for m in ("expert", "metis", "scotch", "local-search") if placers()[m].installed]
 each_baseline = pytest.mark.parametrize("method", BASELINES)
@@ -30,6 +32,21 @@ def test_the_time_per_sample_of_a_baseline_is_evaluated(method):
     assert plan.value_us == pytest.approx(max_load_us(chain(), plan.device, rule))
     assert plan.load_rule.transfers == "duplex"
     assert reports[-1].objective_us == plan.value_us == reports[-1].incumbent.value_us
+
+
+def test_samples_in_flight_of_a_local_optimum_fit():
+    times = {"f0": 9, "f1": 8, "gradients/b0": 19, "update/u0": 5, "update/u1": 160, "update/u2": 0}
+    edges = [("f0", "f1", 2), ("f1", "gradients/b0", 8)]
+    edges += [("gradients/b0", each, 7) for each in ("update/u1", "update/u2")]
+    edges += [("update/u0", "update/u1", 2), ("update/u1", "update/u2", 2)]
+    temporary = dict(zip(times, (4, 1, 2, 2, 3, 2), strict=True))
+    profile = profile_of(times, edges, persistent={"f0": 13, "f1": 16}, temporary=temporary)
+    cluster = cluster_of(2, b0_us=0.0, b1_us_per_byte=0.5, capacity_bytes=50)
+    problem = Problem(profile, cluster)
+    options = PlaceOptions(THROUGHPUT, values={"microbatches": 4})
+    plan = place(problem, "local-search", options=options).plan
+    assert (fill_pipeline(problem, plan).peak_bytes <= 50).all()
+    assert not plan.note
 
 
 @each_baseline

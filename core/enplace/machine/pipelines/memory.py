@@ -16,8 +16,8 @@ so do sums.
 So between stages a device only holds what later ones need: of the samples on their way back, what
 the backward pass reads. While a stage computes, it needs as much more as its ops do at their most,
 one after another in the plan's order (:mod:`enplace.machine.pipelines.stage_peaks`). Between two
-steps, in the exchange, it also holds the sums that it receives, and at the end what its updates
-make for themselves.
+steps, in the exchange, it also holds the sums that it receives, and what its updates make
+for themselves while they run.
 
 In the inputs of 2020, the size of a node includes the outputs of one sample. There a device holds
 the sizes of its nodes, and for every further sample in flight the outputs of its forward nodes,
@@ -156,6 +156,7 @@ def find_memory(
     times: Times,
     n_microbatches: int,
     exchange_us: tuple[float, float],
+    updates_us: Mapping[int, tuple[float, float]],
 ) -> tuple[MemoryCurve, ...]:
     """Find the memory of each device over time.
 
@@ -165,6 +166,8 @@ def find_memory(
         What :func:`find_holds` finds.
     exchange_us : (float, float)
         From when to when weights and gradients are exchanged; twice the same if none are.
+    updates_us : mapping of int to (float, float)
+        From when to when each device updates its variables.
     """
     variables, copies = problem.profile.persistent_bytes, copied_bytes(problem, plan.device)
     begin_us, end_us = exchange_us
@@ -175,7 +178,8 @@ def find_memory(
         resident = int(variables[plan.device == group[0]].sum() + copies.kept[group[0]])
         arriving = int(copies.arriving[group[0]] * (end_us > begin_us))
         rows = [(begin_us, arriving, arriving), (end_us, -arriving, -arriving)]
-        rows.append((last_us, int(copies.updating[group[0]]), 0))
+        updating, update_us = int(copies.updating[group[0]]), updates_us.get(d, (last_us,))
+        rows += [(us, way * updating, 0) for us, way in zip(update_us, (1, -1), strict=False)]
         for m in range(n_microbatches):
             if m % len(group) == group.index(d):
                 rows += _rows(holds.get(group[0], {}), times, m)

@@ -1,9 +1,8 @@
 """Samples one by one, each a step of its own: the slowest pipeline, with one sample in flight.
 
-A stage of a pipeline computes for a sample in one go, its updates included, and sends what others
-need when all of it has ended. In a step, tensors are sent as soon as they are made, and nothing
-waits for the updates of other devices. So feeding one sample after another can be faster than a
-pipeline with room for one only.
+A stage of a pipeline computes for a sample in one go, and sends what others need when all of it has
+ended. In a step, tensors are sent as soon as they are made. So feeding one sample after another can
+be faster than a pipeline with room for one only, though each then has all of the updates.
 """
 
 from __future__ import annotations

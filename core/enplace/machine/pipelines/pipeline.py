@@ -16,7 +16,7 @@ do not fit at an even pace, they may wait for room instead
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -52,7 +52,14 @@ from enplace.machine.pipelines.patterns import (
     least_period_us,
     wait_for_room,
 )
-from enplace.machine.pipelines.stages import FORWARD, WEIGHTS, Stage, passes_of, stages_of
+from enplace.machine.pipelines.stages import (
+    FORWARD,
+    WEIGHTS,
+    Stage,
+    passes_of,
+    share_updates,
+    stages_of,
+)
 from enplace.machine.pipelines.v_shape import find_halves, order_in_v
 from enplace.names.guessed_passes import backward_hint
 from enplace.values.load_rule import USUAL, LoadRule
@@ -74,6 +81,9 @@ REDUCE = 3
 
 EXCHANGED = "of weights and gradients, once per step"
 """What an exchange moves, in words."""
+
+ONCE_PER_STEP = "at most on a device, once per step, after its last sample"
+"""When updates run, in words."""
 
 MOST_SLOTS = 60_000
 """Most slots that are simulated to see how a full pipeline continues."""
@@ -135,6 +145,21 @@ class Exchange:
 
 
 @dataclass(frozen=True)
+class Update:
+    """When a device runs what runs once per step, such as updates of its variables.
+
+    Attributes
+    ----------
+    device : int
+    start_us, finish_us : float
+    """
+
+    device: int
+    start_us: float
+    finish_us: float
+
+
+@dataclass(frozen=True)
 class PipelineSchedule:
     """When every stage handles every microbatch.
 
@@ -150,7 +175,8 @@ class PipelineSchedule:
     transfers : tuple of Slot
         All transfers by start.
     makespan_us : float
-        The time of one step: that of all microbatches, and of the exchange after them.
+        The time of one step: that of all microbatches, and of the updates and the exchange after
+        them.
     time_per_sample_us : float
         Time that each further microbatch adds to the makespan once the pipeline is full, even if
         this schedule has too few to fill it.
@@ -163,6 +189,8 @@ class PipelineSchedule:
     exchange : tuple of Exchange
         What devices send and receive after the last microbatch, once per step; none in inference,
         where weights do not change.
+    updates : tuple of Update
+        What devices run once per step, each when the last microbatch has left it.
     """
 
     kind: str
@@ -175,6 +203,7 @@ class PipelineSchedule:
     in_flight: tuple[int, ...]
     memory: tuple[MemoryCurve, ...]
     exchange: tuple[Exchange, ...] = ()
+    updates: tuple[Update, ...] = ()
 
     @property
     def peak_bytes(self) -> IntArray:
@@ -191,15 +220,21 @@ class PipelineSchedule:
         """The time of the exchange after the last microbatch."""
         return max((each.finish_us - each.start_us for each in self.exchange), default=0.0)
 
-    def exchanging_us(self, device: int) -> float:
-        """Return the time that a device takes for its part of the exchange."""
-        return sum(
-            each.finish_us - each.start_us for each in self.exchange if each.device == device
-        )
+    def computing_us(self, device: int) -> float:
+        """Return the time that a device computes, its updates included."""
+        return _sum_us([*self.computing[device], *self.updates], device)
+
+    def transferring_us(self, device: int) -> float:
+        """Return the time that a device receives and sends, its part of the exchange included."""
+        return _sum_us([*self.transfers, *self.exchange], device)
 
     def slots_of(self, device: int) -> list[Slot]:
         """List a device's slots, computing and transfers."""
         return [*self.computing[device], *(s for s in self.transfers if s.device == device)]
+
+
+def _sum_us(work: Sequence[Slot | Exchange | Update], device: int) -> float:
+    return sum(each.finish_us - each.start_us for each in work if each.device == device)
 
 
 def simulate_pipeline(
@@ -240,21 +275,29 @@ def simulate_pipeline(
     if kind == "zbv" and halves is None:  # no V: gradients of weights wait as in ZB-H1
         found = simulate_pipeline(problem, plan, "zb-h1", n_microbatches, rule, with_room=with_room)
         return replace(found, kind=kind)
-    stages = stages_of(problem, plan, passes, halves, rule.microbatches)
+    stages = stages_of(problem, plan, passes, halves)
+    shared = share_updates(stages, rule.microbatches)
+    stages = shared if kind == "inference" else stages
     holds = find_holds(problem, plan, stages, overlap=rule.n_resources > 1)
     order = _fixed_order(kind, stages, halves)
     owner = problem.cluster.lane_owner.tolist()
     exchange = () if kind == "inference" else exchanges(problem, plan.device, rule)
 
     def find(most: int = 0) -> list[PipelineSchedule]:
-        new_play = partial(_Play, stages, kind, rule, owner, plan.pace_us, most, order=order)
-        plays = [new_play()]
-        if plays[0].may_wait:
-            plays.append(new_play(waits=False))
-        return [find_schedule(play) for play in plays]
+        found = [find_in_a_way(most, waits=True)]
+        if kind != "gpipe" and _goes_same_way(stages):
+            found.append(find_in_a_way(most, waits=False))
+        return found
 
-    def find_schedule(play: _Play) -> PipelineSchedule:
-        return _find_schedule(problem, plan, play, holds, n_microbatches, exchange)
+    def find_in_a_way(most: int, *, waits: bool) -> PipelineSchedule:
+        play, paced = (
+            _Play(each, kind, rule, owner, plan.pace_us, most, waits=waits, order=order)
+            for each in (stages, shared)
+        )
+        return find_schedule(play, paced.time_per_sample_us())
+
+    def find_schedule(play: _Play, each_us: float) -> PipelineSchedule:
+        return _find_schedule(problem, plan, play, each_us, holds, n_microbatches, exchange)
 
     if kind == "zb-h1":
         in_turn = simulate_pipeline(
@@ -266,7 +309,7 @@ def simulate_pipeline(
     best = min(find(), key=lambda each: (each.time_per_sample_us, _fullest(problem, each)))
     if with_room and plan.pace_us > 0 and kind == "1f1b" and _fullest(problem, best) > 1:
         play = _find_play_with_room(problem, plan, stages, rule, plan.pace_us)
-        best = best if play is None else find_schedule(play)
+        best = best if play is None else find_schedule(play, play.time_per_sample_us())
     if with_room and plan.pace_us > 0 and kind != "gpipe" and _fullest(problem, best) > 1:
         best = _run_one_by_one(problem, plan, kind, stages, n_microbatches) or best
     return best
@@ -302,8 +345,13 @@ def _run_one_by_one(
 
 
 def samples_that_fill(problem: Problem, rule: LoadRule) -> int:
-    """Return how many samples fill a pipeline, so that it holds as many as it ever does."""
-    return rule.microbatches if rule.pipeline == "gpipe" else 3 * problem.cluster.n_devices
+    """Return how many samples fill a pipeline, so that it holds as many as it ever does.
+
+    All samples of a step, if those are too few to fill it.
+    """
+    n, n_devices = rule.microbatches, problem.cluster.n_devices
+    too_few = n < n_devices * (3 if rule.n_resources > 1 else 1)
+    return n if rule.pipeline == "gpipe" or too_few else 3 * n_devices
 
 
 def counts_in_flight(problem: Problem, rule: LoadRule) -> bool:
@@ -313,18 +361,15 @@ def counts_in_flight(problem: Problem, rule: LoadRule) -> bool:
 
 @lru_cache(maxsize=8)  # the text, the numbers and the mends of one answer ask for it
 def fill_pipeline(problem: Problem, plan: Plan) -> PipelineSchedule | None:
-    """Simulate a step of a plan for throughput in training, or more samples if those are too few.
+    """Simulate a step of a plan for throughput in training.
 
-    It holds as many as the plan ever does. None for other plans, and if only one sample counts
+    It holds as many samples as the plan ever does. None for other plans, and if only one counts
     towards memory.
     """
     rule = plan.load_rule
     if plan.objective != THROUGHPUT or rule is None or not counts_in_flight(problem, rule):
         return None
-    n, each = rule.microbatches, 3 if rule.n_resources > 1 else 1
-    if n < each * problem.cluster.n_devices:
-        n = samples_that_fill(problem, rule)
-    return simulate_pipeline(problem, plan, rule.pipeline, n, rule)
+    return simulate_pipeline(problem, plan, rule.pipeline, rule.microbatches, rule)
 
 
 def most_bytes(schedule: Schedule) -> IntArray:
@@ -360,7 +405,7 @@ def _shortest(
 def time_with_room_us(problem: Problem, plan: Plan, rule: LoadRule, most_us: float) -> float:
     """Return the time per sample with 1F1B if samples wait for room; inf if above a limit."""
     passes = passes_of(problem, plan.device, weights_apart=False)
-    stages = stages_of(problem, plan, passes, n_samples=rule.microbatches)
+    stages = stages_of(problem, plan, passes)
     play = _find_play_with_room(problem, plan, stages, rule, most_us)
     return np.inf if play is None else play.time_per_sample_us()
 
@@ -381,13 +426,16 @@ def _find_schedule(
     problem: Problem,
     plan: Plan,
     play: _Play,
+    time_per_sample_us: float,
     holds: Holds,
     n_microbatches: int,
     exchange: tuple[Exchange, ...],
 ) -> PipelineSchedule:
     """Put together what comes of an order; an exchange begins when all of it has ended."""
     slots, done_us = play.run(n_microbatches)
-    over_us = max(done_us.values())
+    updates = _run_updates(play.stages, slots, problem.cluster.lane_owner.tolist())
+    updates_us = {each.device: (each.start_us, each.finish_us) for each in updates}
+    over_us = max([*done_us.values(), *(each.finish_us for each in updates)])
     exchange = tuple(
         replace(each, start_us=over_us, finish_us=over_us + each.finish_us) for each in exchange
     )
@@ -402,19 +450,43 @@ def _find_schedule(
         tuple(tuple(slot for slot in computing if slot.device == d) for d in devices),
         tuple(sorted(transfers, key=lambda slot: slot.start_us)),
         makespan_us,
-        play.time_per_sample_us(),
+        time_per_sample_us,
         tuple(_in_flight([slot for slot in slots if slot.device == d]) for d in devices),
         find_memory(
             problem,
             plan,
             play.stages,
             holds,
-            _times(slots),
+            _times(slots, play.stages, updates_us),
             n_microbatches,
             (over_us, makespan_us),
+            updates_us,
         ),
         exchange,
+        updates,
     )
+
+
+def _run_updates(
+    stages: Sequence[Stage], slots: Sequence[Slot], owner: Sequence[int]
+) -> tuple[Update, ...]:
+    """Run what runs once per step when the last sample has left a device, and others of its chip.
+
+    Where no sample is at work, it waits for gradients of others, which are there when all is over.
+    """
+    free_us: dict[int, float] = {}
+    for slot in slots:
+        if slot.finish_us > slot.start_us:
+            chip = owner[slot.device]
+            free_us[chip] = max(free_us.get(chip, 0.0), slot.finish_us)
+    over_us, found = max(free_us.values(), default=0.0), []
+    for stage in stages:
+        for device, us in zip(stage.devices, stage.update_us, strict=True):
+            if us > 0:
+                start_us = free_us.get(owner[device], over_us)
+                free_us[owner[device]] = start_us + us
+                found.append(Update(device, start_us, start_us + us))
+    return tuple(sorted(found, key=lambda each: each.device))
 
 
 def exchanges(problem: Problem, device: IntArray, rule: LoadRule) -> tuple[Exchange, ...]:
@@ -440,13 +512,23 @@ def _fullest(problem: Problem, found: PipelineSchedule) -> float:
     return float((found.peak_bytes / problem.cluster.capacity_bytes).max())
 
 
-def _times(slots: list[Slot]) -> dict[tuple[int, int, int], tuple[float, float]]:
-    """Return the start and finish of parts by microbatch, stage and part; sends are one part."""
+def _times(
+    slots: list[Slot], stages: Sequence[Stage], updates_us: Mapping[int, tuple[float, float]]
+) -> dict[tuple[int, int, int], tuple[float, float]]:
+    """Return the start and finish of parts by microbatch, stage and part; sends are one part.
+
+    Where the stage that has the updates takes no time for samples, they take its memory.
+    """
     times: dict[tuple[int, int, int], tuple[float, float]] = {}
     for slot in slots:
         key = slot.microbatch, slot.stage, slot.part
         start_us, _ = times.get(key, (slot.start_us, 0.0))
         times[key] = start_us, slot.finish_us
+    last = {slot.device: slot for slot in slots if any(stages[slot.stage].update_us)}
+    for device, slot in last.items():
+        start_us, finish_us = times[slot.microbatch, slot.stage, COMPUTE]
+        if start_us == finish_us and device in updates_us:
+            times[slot.microbatch, slot.stage, COMPUTE] = updates_us[device]
     return times
 
 

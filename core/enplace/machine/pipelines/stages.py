@@ -7,17 +7,12 @@ stages, one for each virtual device (Fig. 5b).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from enplace.machine.host_links import sample_us
-from enplace.machine.op_passes import (
-    backward_ops,
-    optimiser_ops,
-    recomputing,
-    work_per_sample_us,
-)
+from enplace.machine.op_passes import backward_ops, optimiser_ops, recomputing
 from enplace.machine.pipelines.all_reduce import all_reduce_us
 from enplace.machine.pipelines.loads import COMPUTE, IN, OUT
 from enplace.machine.subgraphs import count_returns, find_subgraphs
@@ -34,6 +29,9 @@ N_PLACES = 2 * N_PASSES
 """Kinds of stages that a device may have: two of each pass."""
 
 PASS_NAMES = ("forward", "backward", "weights")
+
+UPDATE = 3
+"""The part of a stage that runs once per step, after all samples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +51,8 @@ class Stage:
         Time for each device to exchange gradients with the other replicas, after a microbatch.
     after : tuple of int
         Stages that must end before this one starts.
+    update_us : tuple of float
+        Time for each device to run what runs once per step, which is no part of ``compute_us``.
     """
 
     devices: tuple[int, ...]
@@ -63,6 +63,7 @@ class Stage:
     out_us: tuple[float, ...]
     reduce_us: tuple[float, ...]
     after: tuple[int, ...]
+    update_us: tuple[float, ...]
 
     @property
     def backward(self) -> bool:
@@ -93,11 +94,10 @@ def stages_of(
     plan: Plan,
     passes: IntArray | None = None,
     halves: IntArray | None = None,
-    n_samples: int = 1,
 ) -> tuple[Stage, ...]:
     """Find the stages of a plan, in a topological order, forward stages first.
 
-    The optimiser's ops run with the last stage of their device. The parts of a device's stages add
+    The optimiser's ops belong to the last stage of their device. The parts of a device's stages add
     up to its load: it pays once for a tensor that it receives, in the first stage that needs it.
     If backward ops read nothing that forward ops make, as in the layer graphs of 2020, a sample
     still goes forward before it goes backward.
@@ -108,8 +108,6 @@ def stages_of(
         The pass of each op: ops of different passes share no stage. One pass by default.
     halves : int array, shape (n_ops,), optional
         0 or 1 for each op: those that differ share no stage either.
-    n_samples : int
-        Samples of a step, which share what runs once per step.
     """
     none = np.zeros(problem.profile.n_ops, dtype=np.int64)
     passes, halves = (none if each is None else each for each in (passes, halves))
@@ -118,7 +116,7 @@ def stages_of(
     on, of = np.divmod(place // 2, N_PASSES)
     edges = _forward_first(edges, of)
     groups = {group[0]: group for group in plan.replicas}
-    part_us = _parts_of_devices_us(problem, plan, stage, on, n_samples)
+    part_us = _parts_of_devices_us(problem, plan, stage, on)
     for d in recomputing(problem, plan.device, plan.recompute):
         _run_forward_again(part_us, np.flatnonzero(on == d), place, edges, groups.get(d, (d,)))
     found = []
@@ -139,9 +137,27 @@ def stages_of(
                 tuple(us[OUT]),
                 (reduce_us,) * len(replicas),
                 tuple(edges[edges[:, 1] == s, 0].tolist()),
+                tuple(us[UPDATE]),
             )
         )
     return tuple(found)
+
+
+def share_updates(stages: tuple[Stage, ...], n_samples: int) -> tuple[Stage, ...]:
+    """Let each of so many samples have its share of what runs once per step, as in loads."""
+    if not any(any(stage.update_us) for stage in stages):
+        return stages
+    return tuple(
+        replace(
+            stage,
+            compute_us=tuple(
+                each_us + once_us / n_samples
+                for each_us, once_us in zip(stage.compute_us, stage.update_us, strict=True)
+            ),
+            update_us=(0.0,) * len(stage.devices),
+        )
+        for stage in stages
+    )
 
 
 def visits_again(problem: Problem, plan: Plan) -> bool:
@@ -249,31 +265,29 @@ def _order_stages(n: int, edges: IntArray, of: IntArray) -> IntArray:
 
 
 def _parts_of_devices_us(
-    problem: Problem, plan: Plan, stage: IntArray, on: IntArray, n_samples: int
+    problem: Problem, plan: Plan, stage: IntArray, on: IntArray
 ) -> dict[int, FloatArray]:
-    """Find the time of the parts of each stage, for each device that may run it; (3, n_stages).
+    """Find the time of the parts of each stage, for each device that may run it; (4, n_stages).
 
     Replicas may differ in speed and links, so for each of them the ops are evaluated as if placed
     on it.
     """
-    work_us = work_per_sample_us(problem, n_samples)
-    part_us = dict.fromkeys(on.tolist(), _parts_us(problem, work_us, plan.device, stage, len(on)))
+    part_us = dict.fromkeys(on.tolist(), _parts_us(problem, plan.device, stage, len(on)))
     for first, *others in plan.replicas:
         if first in part_us:
             for replica in others:
                 there = np.where(plan.device == first, replica, plan.device)
-                part_us[replica] = _parts_us(problem, work_us, there, stage, len(on))
+                part_us[replica] = _parts_us(problem, there, stage, len(on))
     return part_us
 
 
-def _parts_us(
-    problem: Problem, work_us: FloatArray, device: IntArray, stage: IntArray, n: int
-) -> FloatArray:
-    """Find the time of the parts of each stage, by :data:`COMPUTE`, ``IN``, ``OUT``; (3, n)."""
-    in_us, out_us = _transfers_us(problem, device, stage, n)
-    own_us = work_us[np.arange(problem.profile.n_ops), device]
-    parts = np.zeros((3, n))
-    parts[COMPUTE], parts[IN], parts[OUT] = np.bincount(stage, own_us, n), in_us, out_us
+def _parts_us(problem: Problem, device: IntArray, stage: IntArray, n: int) -> FloatArray:
+    """Find the time of the parts of each stage: compute, in, out and update; (4, n)."""
+    parts, once = np.zeros((4, n)), optimiser_ops(problem)
+    own_us = problem.time_us[np.arange(problem.profile.n_ops), device]
+    parts[COMPUTE] = np.bincount(stage, np.where(once, 0.0, own_us), n)
+    parts[UPDATE] = np.bincount(stage, np.where(once, own_us, 0.0), n)
+    parts[IN], parts[OUT] = _transfers_us(problem, device, stage, n)
     return parts
 
 

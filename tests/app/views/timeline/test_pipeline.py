@@ -253,6 +253,35 @@ def trained_on(opener, n_devices, width, height):
     return view
 
 
+def test_updates_stand_at_the_end_of_each_row(opener):
+    names = ["f0", "f1", "gradients/b1", "gradients/b0"]
+    edges = [*pairwise(names), ("gradients/b1", "update/u1"), ("gradients/b0", "update/u0")]
+    times = dict.fromkeys(names, 100) | {"update/u0": 300, "update/u1": 400}
+    profile = profile_of(times, [(a, b, 1) for a, b in edges])
+    document = document_of(profile, cluster_of(2, b0_us=1.0, b1_us_per_byte=0.0))
+    device = np.array([int(name[-1]) for name in profile.op_names])
+    plan = Plan(device, np.arange(6), "max-load-dp", objective="throughput")
+    view = opener(TimelineView, document, 900, 300)
+    document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
+    take_turns()
+    finish_work(view)
+    take_turns()
+    canvas = view.pipeline.canvas
+    for update, us in zip(canvas.pipeline.updates, (300, 400), strict=True):
+        box = canvas.once_box(update)
+        assert all(
+            canvas.box(slot).right() <= box.left() + 1
+            for slot in canvas._slots()
+            if slot.device == update.device
+        )
+        assert f"GPU {update.device} updates its variables, once per step, for" in canvas.tip_at(
+            box.center()
+        )
+        assert update.finish_us - update.start_us == us
+        shown = canvas.grab().toImage().pixelColor(box.topLeft().toPoint() + QPoint(3, 3))
+        assert far_apart(shown, theme.tokens.lane) > 60
+
+
 def place_in(view, widget) -> QRect:
     """Return the area of a part of the pipeline page."""
     return QRect(widget.mapTo(view.pipeline, QPoint()), widget.size())

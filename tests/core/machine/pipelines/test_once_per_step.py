@@ -1,5 +1,6 @@
 """What runs once per step, such as updates: its share for each sample, and all of it in a step."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -7,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enplace.machine import simulate
 from enplace.machine.op_passes import work_per_sample_us
 from enplace.machine.pipelines.loads import max_load_us
-from enplace.machine.pipelines.pipeline import simulate_pipeline
+from enplace.machine.pipelines.pipeline import fill_pipeline, simulate_pipeline
 from enplace.placers.max_load.all_placements import find_loads_us
 from enplace.placers.max_load.contiguity import is_contiguous
 from enplace.placers.max_load.search.hypergraph import build_hypergraph, time_per_sample_us
@@ -17,7 +19,7 @@ from enplace.placers.max_load.table.dp import partition_exactly
 from enplace.placers.max_load.table.pruning import shared_work_us
 from enplace.placing.candidates import unordered
 from enplace.values.load_rule import LoadRule
-from enplace.values.problem import Problem
+from enplace.values.problem import THROUGHPUT, Problem
 from problems import cluster_of, profile_of
 from properties import examples
 
@@ -71,6 +73,72 @@ def test_a_step_on_one_device_runs_the_updates_once(n):
     found = simulate_pipeline(problem, plan, "1f1b", n, LoadRule(microbatches=n))
     assert found.makespan_us == pytest.approx(10 * n + 123)
     assert found.time_per_sample_us == pytest.approx(10 + 123 / n)
+
+
+UNEQUAL, EQUAL = [(1, 2, 40), (3, 4, 80)], [(5, 10, 20)] * 4
+
+
+def in_a_row(layers):
+    """Return layers without clipping, each on a device of its own, and links that take no time."""
+    times, edges = {}, []
+    for i, (ahead, back, update) in enumerate(layers):
+        f, b, u = f"f{i}", f"gradients/b{i}", f"update/u{i}"
+        times |= {f: ahead, b: back, u: update}
+        edges += [(f, b, 1), (b, u, 1)]
+        if i:
+            edges += [(f"f{i - 1}", f, 1), (b, f"gradients/b{i - 1}", 1)]
+    profile = profile_of(times, edges)
+    problem = Problem(profile, cluster_of(len(layers), b0_us=0.0, b1_us_per_byte=0.0))
+    (plan,) = unordered(problem, np.array([int(name[-1]) for name in profile.op_names]), "")
+    return problem, plan
+
+
+@pytest.mark.parametrize(
+    ("layers", "n", "by_hand_us"),
+    [
+        *[(UNEQUAL, 1, 88), (UNEQUAL, 2, 95), (UNEQUAL, 4, 109), (UNEQUAL, 8, 137)],
+        *[(EQUAL, 1, 80), (EQUAL, 2, 95), (EQUAL, 4, 125), (EQUAL, 8, 185)],
+    ],
+)
+def test_devices_update_side_by_side_after_their_last_samples(layers, n, by_hand_us):
+    problem, plan = in_a_row(layers)
+    found = simulate_pipeline(problem, plan, "1f1b", n, LoadRule(microbatches=n))
+    assert found.makespan_us == by_hand_us
+    if n == 1:
+        assert simulate(problem, plan).makespan_us == by_hand_us
+    for update, (*_, us) in zip(found.updates, layers, strict=True):
+        last_us = max(slot.finish_us for slot in found.slots_of(update.device))
+        assert (update.start_us, update.finish_us) == (last_us, last_us + us)
+
+
+@pytest.mark.parametrize("kind", ["zb-h1", "zbv", "gpipe", "interleaved"])
+def test_no_update_fills_a_gap_between_samples(kind):
+    found = simulate_pipeline(*in_a_row(EQUAL), kind, 4, LoadRule(microbatches=4))
+    for update in found.updates:
+        slots = found.computing[update.device]
+        assert update.start_us == max(slot.finish_us for slot in slots)
+        assert sum(slot.finish_us - slot.start_us for slot in slots) == 4 * 15
+        assert found.computing_us(update.device) == 4 * 15 + 20
+
+
+def test_a_device_that_only_updates_waits_for_gradients():
+    problem, plan = in_a_row(UNEQUAL)
+    away = problem.profile.op_names.index("update/u1")
+    problem = replace(problem, cluster=cluster_of(3, b0_us=0.0, b1_us_per_byte=0.0))
+    device = plan.device.copy()
+    device[away] = 2
+    (plan,) = unordered(problem, device, "")
+    found = simulate_pipeline(problem, plan, "1f1b", 2, LoadRule(microbatches=2))
+    starts_us = {each.device: each.start_us for each in found.updates}
+    assert starts_us == {0: 1 + 2 * 7 + 2, 2: 1 + 2 * 7 + 2}
+
+
+def test_no_more_samples_are_in_flight_than_a_step_has():
+    problem, plan = in_a_row(EQUAL)
+    for n, most in ((1, 1), (2, 2), (8, 4)):
+        rule = LoadRule(microbatches=n)
+        full = fill_pipeline(problem, replace(plan, objective=THROUGHPUT, load_rule=rule))
+        assert max(full.in_flight) == most
 
 
 @given(LAYERS, RULES)

@@ -378,7 +378,8 @@ def test_memory_is_what_a_count_op_by_op_finds(planned, kind, recompute):
         found = simulate_pipeline(problem, plan, kind, 5)
     except ProblemError:
         return
-    begin_us = max(slot.finish_us for d in range(len(found.memory)) for slot in found.slots_of(d))
+    slots = [slot for d in range(len(found.memory)) for slot in found.slots_of(d)]
+    begin_us = max(each.finish_us for each in [*slots, *found.updates])
     assert all(each.start_us == begin_us for each in found.exchange)
     problem = hold_bases(problem, plan.device)
     is_certain = all(stages_follow_each_other(problem, found))
@@ -551,6 +552,6 @@ def test_a_tied_weight_crosses_once_per_step_and_is_a_copy():
     found = simulate_pipeline(problem, plan, "1f1b", 4)
     assert [(each.device, each.n_bytes) for each in found.exchange] == [(0, 60), (1, 60)]
     assert found.exchange_us == 60
-    assert found.makespan_us == max(slot.finish_us for slot in found.computing[0]) + 60
+    assert found.makespan_us == max(slot.finish_us for slot in found.computing[0]) + 1 + 60
     assert [curve.weights_bytes for curve in found.memory] == [150, 60]  # with the gradients' sum
     assert simulate_pipeline(problem, plan, "inference", 4).exchange == ()

@@ -265,9 +265,8 @@ def _seen(
             "peak_bytes": own["peak_bytes"],
         }
         if predicted is not None:
-            busy_us = sum(slot.finish_us - slot.start_us for slot in predicted.computing[at])
             row["planned_in_flight"] = predicted.in_flight[at]
-            row["predicted_busy_share"] = busy_us / predicted.makespan_us
+            row["predicted_busy_share"] = predicted.computing_us(at) / predicted.makespan_us
             row["predicted_peak_bytes"] = int(predicted.peak_bytes[at])
         rows.append(row)
     checked, in_place = (

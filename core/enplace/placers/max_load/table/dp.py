@@ -213,7 +213,7 @@ def _samples(problem: Problem, rule: LoadRule, devices: IntArray, keeps: bool) -
     (:mod:`enplace.machine.pipelines.patterns` holds no more); with overlapping transfers, each
     stage counts three times. If the gradients of weights wait, it is as many as on the first stage.
     If backward ops read nothing of the forward pass, and so go the same way, each stage holds about
-    half.
+    half. There are never more than a step has.
     """
     stages = devices.sum() - used_devices(devices).sum(axis=1)
     if rule.pipeline == "gpipe":
@@ -224,8 +224,9 @@ def _samples(problem: Problem, rule: LoadRule, devices: IntArray, keeps: bool) -
         stages = np.full_like(stages, devices.sum())
     if not keeps:
         stages = np.ones_like(stages)  # nothing is kept for a backward pass
-    samples: IntArray = np.maximum(1, stages) * (3 if rule.n_resources > 1 else 1)
-    return samples
+    samples = np.maximum(1, stages) * (3 if rule.n_resources > 1 else 1)
+    at_most: IntArray = np.minimum(samples, rule.microbatches)
+    return at_most
 
 
 def partition_exactly(

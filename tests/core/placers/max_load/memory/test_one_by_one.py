@@ -43,19 +43,18 @@ def training_of(layers, capacity):
     return Problem(profile, cluster)
 
 
-def test_one_sample_in_flight_is_as_fast_as_a_step():
-    """GPU 1 updates for 30 µs, and GPU 0 does not wait for it before its own backward op."""
+def test_one_sample_in_flight_waits_for_no_update():
+    """GPU 1 updates for 30 µs once per step, so the second sample does not wait for that."""
     problem = training_of([(1, 2, 10, 4), (1, 2, 30, 4)], capacity=15)
-    options = PlaceOptions(values={"microbatches": 1})
+    options = PlaceOptions(values={"microbatches": 2})
     plan = place(problem, "max-load-dp", options=options).plan
     step_us = simulate(problem, plan).makespan_us
     pipeline = fill_pipeline(problem, plan)
-    assert plan.value_us == pytest.approx(step_us)
+    assert 3 + 30 / 2 <= plan.value_us < step_us
     assert pipeline.time_per_sample_us == pytest.approx(plan.value_us)
     assert max(pipeline.in_flight) == 1
     assert (pipeline.peak_bytes <= 15).all()
-    busy = [[slot.finish_us - slot.start_us for slot in row] for row in pipeline.computing]
-    assert sum(busy[1]) == pytest.approx(33 * pipeline.n_microbatches)
+    assert pipeline.computing_us(1) == pytest.approx(2 * 3 + 30)
 
 
 @given(layers=LAYERS, capacity=st.integers(8, 30))
