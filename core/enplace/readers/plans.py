@@ -178,6 +178,8 @@ def read_plan_alone(path: str | os.PathLike[str]) -> LonePlan:
         graph, predicted = (take(data, key, dict, "", {}) for key in ("profile", "predicted"))
         profile = _bare_profile(take(graph, "name", str, "profile", ""), names)
         measured = {key: graph[key] for key in ("batch_shapes", "framework") if key in graph}
+        if "cut_batch" in graph:
+            measured["source"] = {"cut_batch": whole(graph, "cut_batch", "profile", low=2)}
         profile = replace(profile, measured=measurement_from_json(measured, "profile"))
         known = "step_time_us" in predicted and "cut_batch" not in graph
         predicted_us = number(predicted, "step_time_us", "predicted") if known else math.nan

@@ -47,7 +47,9 @@ def test_the_file_of_a_plan_for_a_part_of_the_batch_predicts_no_step_of_the_whol
         profile = replace(profile_of({"a": 8.0}), measured=Measurement(source=source))
         problem = Problem(profile, cluster_of(1))
         write_plan(tmp_path / "plan.json", Result(simulate(problem, plan_of(problem, {"a": 0}))))
-        assert np.isfinite(read_plan_alone(tmp_path / "plan.json").step_time_us) == is_whole
+        alone = read_plan_alone(tmp_path / "plan.json")
+        assert np.isfinite(alone.step_time_us) == is_whole
+        assert (alone.problem.measured_profile.measured.parts_of_batch == 1) == is_whole
 
 
 def test_a_micro_batch_takes_its_share_of_what_was_profiled_of_the_batch():
