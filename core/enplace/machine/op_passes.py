@@ -60,7 +60,8 @@ def once_per_step(profile: Profile) -> BoolArray:
         profile.edge_tensor, ~_optimiser_ops(profile)[profile.edge_op], profile.n_tensors
     )
     summed = (on_path == 0) & (np.diff(profile.edge_ptr) > 0)
-    found: BoolArray = is_data & (summed | given_by_variables(profile))
+    stays = given_by_variables(profile) | left_by_last_step(profile)
+    found: BoolArray = is_data & (summed | stays)
     return found
 
 
@@ -92,6 +93,19 @@ def made_by_updates(profile: Profile) -> BoolArray:
     reads = np.bincount(profile.edge_tensor, ~updates[profile.edge_op], profile.n_tensors)
     is_data = profile.tensor_output != CONTROL
     found: BoolArray = updates[profile.tensor_op] & is_data & (reads == 0)
+    return found
+
+
+@lru_cache(maxsize=4)
+def left_by_last_step(profile: Profile) -> BoolArray:
+    """Find the gradients that the step before left: constants that variables read; (n_tensors,).
+
+    In a pipeline the sums of gradients are there for the whole step, in the same memory.
+    """
+    others = ~profile.of_kind(OpKind.VARIABLE)[profile.edge_op]
+    reads = np.bincount(profile.edge_tensor, others, profile.n_tensors)
+    is_data = profile.tensor_output != CONTROL
+    found: BoolArray = profile.of_kind(OpKind.CONSTANT)[profile.tensor_op] & is_data & (reads == 0)
     return found
 
 

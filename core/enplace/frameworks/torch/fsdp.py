@@ -108,8 +108,9 @@ def weight_bytes(profile: Profile) -> IntArray:
 
 def _sharded(profile: Profile, n: int) -> Profile:
     """Return the profile of a card that has an nth of every weight, gradient and state."""
-    is_update = np.array([kind == OpKind.UPDATE for kind in profile.kinds])
-    into = is_update[profile.edge_op] & (profile.tensor_output[profile.edge_tensor] != CONTROL)
+    is_update = profile.of_kind(OpKind.UPDATE)
+    takes = is_update | profile.of_kind(OpKind.VARIABLE)  # old gradients, too
+    into = takes[profile.edge_op] & (profile.tensor_output[profile.edge_tensor] != CONTROL)
     size = profile.tensor_bytes.copy()
     gradients = np.unique(profile.edge_tensor[into])
     size[gradients] = -(-size[gradients] // n)

@@ -2,7 +2,8 @@
 
 A device always holds the variables of its ops, copies of others' that its ops read, and the sums of
 the gradients that its ops make, to which each sample adds its own at once
-(:func:`~enplace.machine.op_passes.once_per_step`). Of each sample it holds
+(:func:`~enplace.machine.op_passes.once_per_step`). Gradients that the step before left lie where
+these sums do. Of each sample it holds
 
 - a tensor that it makes, from the op that makes it to the last op there that reads it, and those
   until which it is held, and until it is sent;
@@ -43,6 +44,7 @@ from enplace.machine.op_passes import (
     base_in_samples,
     given_by_variables,
     holds_of_samples,
+    left_by_last_step,
     made_by_updates,
     once_per_step,
     optimiser_ops,
@@ -358,8 +360,13 @@ def added_by_stages(problem: Problem) -> BoolArray:
 
 def _summed(profile: Profile) -> BoolArray:
     """Find the tensors that a step has once for all samples, other than variables."""
-    once = once_per_step(profile) & ~made_by_updates(profile)
-    return once & ~given_by_variables(profile)
+    return once_per_step(profile) & ~_stays(profile)
+
+
+def _stays(profile: Profile) -> BoolArray:
+    """Find the tensors that no sample makes; (n_tensors,)."""
+    of_variables = given_by_variables(profile) | left_by_last_step(profile)
+    return of_variables | made_by_updates(profile)
 
 
 def is_step_of_its_own(problem: Problem, device: IntArray) -> bool:
@@ -399,8 +406,7 @@ def _find_uses(
 
     The array has the number of each tensor's use; -1 if the tensor takes no memory.
     """
-    stays = given_by_variables(profile) | made_by_updates(profile)
-    counts = np.flatnonzero((profile.copy_bytes > 0) & ~stays)
+    counts = np.flatnonzero((profile.copy_bytes > 0) & ~_stays(profile))
     until: dict[int, set[int]] = defaultdict(set)
     for hold in sample_holds.tolist():
         until[int(profile.hold_tensor[hold])].add(int(stage_of[profile.hold_op[hold]]))

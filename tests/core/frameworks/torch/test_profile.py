@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,7 @@ from enplace.frameworks.torch.step import (
 from enplace.machine import simulate
 from enplace.machine.pipelines.pipeline import simulate_pipeline
 from enplace.readers import recorded_plan
-from enplace.values.cluster import Cluster, Device
+from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.load_rule import LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.op_kinds import OpKind, OpPass
@@ -209,6 +211,39 @@ def test_gradients_live_until_they_are_zeroed():
     sizes = profile.tensor_bytes[profile.hold_tensor]
     weights = sum(each.n_bytes for each in step.storages if each.role == GRADIENT)
     assert sizes[profile.hold_op == profile.n_ops - 1].sum() >= weights / 2
+
+
+def with_old_gradients(step, last):
+    """Return a step that begins with gradients, which are freed after an op."""
+    made = {each.owner: each.n_bytes for each in step.storages if each.role == GRADIENT}
+    old = (Storage(size, "cpu", -1, last, GRADIENT, owner) for owner, size in made.items())
+    return replace(step, storages=(*step.storages, *old))
+
+
+def test_gradients_that_are_zeroed_after_the_forward_pass_live_through_it():
+    step = read_step("mlp")
+    loss = next(n for n, op in enumerate(step.ops) if op.kind == "nll_loss_forward")
+    early, late = (ones(with_old_gradients(step, last)) for last in (1, loss))
+    assert {*late.op_names} - {*early.op_names} == {"0/weight/grad", "2/weight/grad"}
+    ends = {late.op_names[a]: late.op_names[b] for a, _, b in late.holds.tolist()}
+    assert ends["0/weight/grad"] == ends["2/weight/grad"] == "loss/nll_loss_forward"
+    groups = [late.colocation[late.index[name]] for name in ("2/weight", "2/weight/grad")]
+    assert len({*groups}) == 1 != groups[0]
+
+
+def test_a_pipeline_has_the_sums_of_gradients_instead_of_older_ones():
+    step, found = read_step("mlp"), []
+    for last in (1, 10):
+        profile = ones(with_old_gradients(step, last))
+        cpus = tuple(Device(f"CPU:{n}", "cpu", 1 << 40) for n in range(2))
+        links = (Link(0, 1, 1.0, 1e-3, (0,)), Link(1, 0, 1.0, 1e-3, (1,)))
+        problem = Problem(profile, Cluster("two", cpus, ("there", "back"), links))
+        is_second = [{"2", "loss"} & {*scope.split("/")} for scope in profile.scopes]
+        device = np.array([int(bool(each)) for each in is_second])
+        plan = Plan(device, np.arange(profile.n_ops), method="test")
+        pipeline = simulate_pipeline(problem, plan, "1f1b", 4, LoadRule(microbatches=4))
+        found.append([each.peak_bytes for each in pipeline.memory])
+    assert found[0] == found[1]
 
 
 def test_updates_that_wait_for_each_other_stay_apart():

@@ -7,6 +7,8 @@
 - A tensor is a storage: what a view shows is read from whoever wrote the storage last. An op that
   changes a tensor in place makes another, which lies in the memory of the one that it read.
 - A tensor that was freed later than its last reader ended is held until the op that ran then.
+- A gradient of the step before that is freed after the forward pass began is a tensor that an op
+  without work, ``grad``, gives the parameter's op.
 - What an optimiser's step does to one parameter is one op. The step begins when the backward pass
   has ended: ``update/step`` waits for it. What ops on lists make for all parameters at once is a
   tensor that each update holds until the last one, and that an op without work, ``free``, reads.
@@ -15,8 +17,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -28,6 +30,7 @@ from enplace.frameworks.torch.step import (
     GRADIENT,
     INPUT,
     LOSS,
+    MODULE,
     PARAMETER,
     STATE,
     RecordedOp,
@@ -205,7 +208,7 @@ class _Builder:
         self._seen: set[tuple[int, int, int]] = set()
         self._step_node: dict[int, int] = {}
         self._pending: list[int] = []
-        self._keeps_gradients = self._gradients_stay()
+        self._kept_gradients = self._find_kept_gradients()
         self._data = self._find_data()
         self._elsewhere = self._find_readers_elsewhere()
         self._copies: dict[tuple[int, str], int] = {}
@@ -251,15 +254,38 @@ class _Builder:
 
     # Nodes
 
-    def _gradients_stay(self) -> bool:
-        """Whether old gradients are still there when the first gradient is made.
+    def _find_kept_gradients(self) -> set[str]:
+        """Find the parameters whose old gradient is still there when a new one is made.
 
-        Then a new one takes its place, or is added to it.
+        Then the new one takes its place, or is added to it.
         """
-        back = (i for i, op in enumerate(self.step.ops) if op.pass_ == OpPass.BACKWARD)
-        first = next(back, 0)
-        old = [s for s in self.step.storages if s.role == GRADIENT and s.first < 0]
-        return any(each.last >= first for each in old)
+        gradients = [each for each in self.step.storages if each.role == GRADIENT]
+        made: dict[str, int] = {}
+        for each in gradients:
+            if each.first >= 0:
+                made[each.owner] = min(each.first, made.get(each.owner, each.first))
+        n_ops = len(self.step.ops)
+        old = (each for each in gradients if each.first < 0)
+        return {each.owner for each in old if each.last >= made.get(each.owner, n_ops)}
+
+    def _find_late_gradients(self, held: Collection[str]) -> dict[str, list[int]]:
+        """Find, for each parameter held, the old gradients that are freed after a module has begun.
+
+        Those that ops read are inputs.
+        """
+        ops, kept = self.step.ops, self._kept_gradients
+        begin = next((n for n, op in enumerate(ops) if op.place == MODULE), len(ops))
+        read = {s for op in ops if not op.is_view for s, _ in op.reads}
+        # A parameter of a recurrent layer may lie in the storage of another.
+        beside = {owner.rpartition(".")[0]: owner for owner in held}
+        found: dict[str, list[int]] = defaultdict(list)
+        for number, each in enumerate(self.step.storages):
+            is_old = each.role == GRADIENT and each.first < 0 and each.owner not in kept
+            is_late = each.last >= begin and each.n_bytes >= HELD_BYTES
+            if is_old and is_late and number not in read:
+                near = beside.get(each.owner.rpartition(".")[0], "")
+                found[each.owner if each.owner in held else near].append(number)
+        return found
 
     def _find_data(self) -> set[int]:
         """Find the tensors that stay, such as all batches, and that only the next batch is of."""
@@ -314,25 +340,25 @@ class _Builder:
                 held[each.owner] += each.n_bytes
                 if each.role == PARAMETER or each.owner not in device:
                     device[each.owner] = each.device
+        late = self._find_late_gradients(held)
         for owner, n_bytes in held.items():
             path, _, own = owner.rpartition(".")
-            scope = scope_of_module(path)
-            self._variable[owner] = self._add(
-                Node(
-                    self._names.take(scope, own),
-                    "Parameter",
-                    OpKind.VARIABLE,
-                    OpPass.FORWARD,
-                    scope,
-                    self.costs.free(device[owner]),
-                    persistent_bytes=n_bytes,
-                    device=device[owner],
-                )
-            )
+            scope, home = scope_of_module(path), device[owner]
+            node = Node(self._names.take(scope, own), "Parameter", OpKind.VARIABLE, OpPass.FORWARD,
+                        scope, self.costs.free(home), persistent_bytes=n_bytes,
+                        device=home)  # fmt: skip
+            if owner in late:
+                name = self._names.take(scope, own, "grad")
+                gradient = self._add(replace(node, name=name, type="Gradient",
+                                             kind=OpKind.CONSTANT, persistent_bytes=0))  # fmt: skip
+            at = self._variable[owner] = self._add(node)
+            for number in late.get(owner, ()):
+                self._tie(at, gradient)
+                self._send(gradient, number, at, self.step.storages[number].n_bytes)
 
     def _is_held(self, storage: Storage) -> bool:
         """Whether a storage is part of a parameter's op for the whole step."""
-        is_gradient = storage.role == GRADIENT and self._keeps_gradients
+        is_gradient = storage.role == GRADIENT and storage.owner in self._kept_gradients
         return storage.role in _SAVED or (is_gradient and storage.last >= len(self.step.ops))
 
     def _add(self, node: Node) -> int:

@@ -231,6 +231,7 @@ class Recorder(TorchDispatchMode):
         self._ops: list[RecordedOp] = []
         self._blocks: list[_Block] = []
         self._known = OfMemories[_Block]()
+        self._old_gradients: list[tuple[_Block, torch.Tensor]] = []
         self.at = Whereabouts(modules)
         self._calls = 0
         self._is_over = False
@@ -376,8 +377,10 @@ class Recorder(TorchDispatchMode):
 
     def know_model(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Note, before the step, what the optimisers hold; it is older than the step."""
-        for _, tensor, _ in held_by(optimizers):
-            self._parts_of(tensor, -1)
+        for parameter, tensor, role in held_by(optimizers):
+            blocks = [block for block, _ in self._parts_of(tensor, -1)]
+            if role == GRADIENT:
+                self._old_gradients += [(block, parameter) for block in blocks]
 
     def _name_model(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Note the parameters, their gradients and states, and the modules' buffers."""
@@ -386,10 +389,15 @@ class Recorder(TorchDispatchMode):
             (each, self._modules.owner(parameter), role)
             for parameter, each, role in held_by(optimizers)
         ]
-        for tensor, owner, role in found:
-            for block, _ in self._parts_of(tensor, -1):
-                if not block.role:
-                    block.role, block.owner = role, owner
+        named = [
+            (block, owner, role)
+            for tensor, owner, role in found
+            for block, _ in self._parts_of(tensor, -1)
+        ]
+        old = ((block, self._modules.owner(each), GRADIENT) for block, each in self._old_gradients)
+        for block, owner, role in (*named, *old):
+            if not block.role:
+                block.role, block.owner = role, owner
 
 
 def _is_of_layers() -> bool:

@@ -198,6 +198,18 @@ def test_optimisers_on_lists_hold_what_they_make_for_all_parameters_of_a_group(t
     assert kinds(record_on_fake_tensors(script(tmp_path, plain), ignore).step) == kinds(loop)
 
 
+@pytest.mark.parametrize("call", ["zero_grad()", "zero_grad(set_to_none=False)"])
+def test_gradients_that_are_zeroed_after_the_forward_pass_count_in_it(tmp_path, call):
+    zero, back = "    optimizer.zero_grad()\n", "    loss.backward()\n"
+    text = LOOP.replace(zero, "").replace(back, f"    optimizer.{call}\n{back}")
+    inner = "nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 128)"
+    text = text.replace("64, 10", "128, 10").replace("64)", f"128), {inner}")
+    groups = "[{'params': model[:3].parameters()}, {'params': model[3:].parameters(), 'lr': 0.2}]"
+    source = script(tmp_path, text.replace("Adam(model.parameters(), 1e-3)", f"SGD({groups}, 0.1)"))
+    for step in (record(source), record_on_fake_tensors(source, ignore).step):
+        assert peak_bytes(step) == pytest.approx(step.counted_peak_bytes("cpu"), rel=0.01)
+
+
 def test_flops_are_those_of_pytorchs_own_counter(tmp_path):
     step = record(script(tmp_path, LOOP))
     model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
