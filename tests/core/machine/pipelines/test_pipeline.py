@@ -404,6 +404,17 @@ def stages_follow_each_other(problem, found):
         yield all(numbers <= {s, *nx.ancestors(graph, s)} for s in [max(numbers, default=0)])
 
 
+def with_updates(found, d):
+    """Return what a device computes, its updates as its last work where that takes no time."""
+    slots = list(found.computing[d])
+    own = [at for at, slot in enumerate(slots) if any(found.stages[slot.stage].update_us)]
+    for update in found.updates:
+        if update.device == d and slots[own[-1]].finish_us == slots[own[-1]].start_us:
+            span = {"start_us": update.start_us, "finish_us": update.finish_us}
+            slots[own[-1]] = replace(slots[own[-1]], **span)
+    return slots
+
+
 class Count:
     """The bytes on a device at a time, or while a stage runs, after so many of its ops.
 
@@ -413,16 +424,15 @@ class Count:
     def __init__(self, problem, plan, found, d, at_us):
         self.problem, self.profile, self.plan = problem, problem.profile, plan
         self.found, self.d, self.at_us = found, d, at_us
-        every = [slot for row in found.computing for slot in row] + list(found.transfers)
+        computing = [with_updates(found, device) for device in range(len(found.memory))]
+        every = [slot for row in computing for slot in row] + list(found.transfers)
         self.slots = {(s.microbatch, s.stage, s.part): s for s in every}
         self.stage_of = {op: s for s, stage in enumerate(found.stages) for op in stage.ops.tolist()}
         self.here = [s for s, stage in enumerate(found.stages) if stage.devices == (d,)]
         back = [s for s in self.here if found.stages[s].backward]
         self.returns = set(plan.device[return_ops(problem)].tolist())
         self.repeats = back[0] if back and d in plan.recompute and d in self.returns else None
-        self.running = [
-            slot for slot in found.computing[d] if slot.start_us <= at_us < slot.finish_us
-        ]
+        self.running = [slot for slot in computing[d] if slot.start_us <= at_us < slot.finish_us]
         self.steps = []
         if self.running:
             stage = self.running[0].stage

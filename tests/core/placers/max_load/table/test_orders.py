@@ -119,4 +119,5 @@ def test_the_optimiser_adds_no_stages(clipped):
     assert [(stage.devices, stage.backward) for stage in stages] == [
         ((0,), False), ((1,), False), ((1,), True), ((0,), True),
     ]  # fmt: skip
-    assert sum(stage.compute_us[0] for stage in stages) == 43
+    assert sum(stage.compute_us[0] for stage in stages) == 40
+    assert sum(stage.update_us[0] for stage in stages) == 3
