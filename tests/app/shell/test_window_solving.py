@@ -9,6 +9,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QWidget
 from tests.app.shell.windows import import_plan, open_path, press, project_with_a_plan, solving
 
+from enplace.frameworks.torch.device_map import PARAMETERS
 from enplace.machine import simulate
 from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.readers.clusters import presets
@@ -239,8 +240,12 @@ def test_blocks_of_pytorch_stay_whole_for_throughput_unless_ops_are_asked_for(
 ):
     window = make_window()
     times = {"h_0/a": 10, "h_0/b": 10, "h_1/a": 20, "h_1/b": 40}
-    profile = profile_of(times, [(a, b, 4) for a, b in pairwise(times)])
-    profile = replace(profile, measured=Measurement(framework="torch"))
+    held = {"h_0/w": "h_0/b", "h_1/w": "h_1/b"}
+    edges = [*pairwise(times), *held.items()]
+    profile = profile_of(times | dict.fromkeys(held, 0), [(a, b, 4) for a, b in edges])
+    kinds = tuple("variable" * (name in held) for name in profile.op_names)
+    measured = Measurement(framework="torch", config={PARAMETERS: {name: name for name in held}})
+    profile = replace(profile, op_kinds=kinds, measured=measured)
     with solving(window, qtbot):
         window.document.open(start_project(profile, cluster_of(2, b0_us=0.0)))
     header, chosen = window.header, window.studio.chosen

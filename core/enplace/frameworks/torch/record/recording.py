@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
@@ -125,20 +126,32 @@ class Recording:
             self.clock.forget()
 
     def is_usual(self, step: Step) -> bool:
-        """Return whether no other shapes are those of most batches."""
-        shapes, n = max(self._batches.items(), key=lambda each: each[1])
-        return shapes == step.batch_shapes or 2 * n <= self._batches.total()
+        """Return whether no other shapes are more usual, unless many shapes are as usual.
+
+        Of two that take turns, the smaller batch is the rest of the data.
+        """
+        n = max(self._batches.values())
+        often = [shapes for shapes, times in self._batches.items() if times >= n - 1]
+        is_most = step.batch_shapes in often and step.batch_shapes == max(often, key=_size_of)
+        return is_most or 3 * n <= self._batches.total()
 
     def better(self, known: Step, found: Step) -> Step:
         """Return the step just found, or the known one if that has a batch of more usual shapes.
 
-        Of those that are as usual, the shorter one has no evaluation.
+        Of equal batches, the shorter step has no evaluation.
         """
         is_alike = found.batch_shapes == known.batch_shapes
         more = self._batches[found.batch_shapes] - self._batches[known.batch_shapes]
-        if (more, len(known.ops) - len(found.ops), is_alike) > (0, 0, False):
+        more *= abs(more) > 1
+        larger = _size_of(found.batch_shapes) - _size_of(known.batch_shapes)
+        if (more, larger, len(known.ops) - len(found.ops), is_alike) > (0, 0, 0, False):
             if not is_alike:
                 self.clock.forget_others()
             return found
         self.clock.forget()
         return known
+
+
+def _size_of(shapes: Shapes) -> int:
+    """Return how many numbers a batch has."""
+    return sum(map(math.prod, shapes))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain, combinations, pairwise
+from itertools import chain, combinations, islice, pairwise
 from math import comb
 
 import numpy as np
@@ -42,7 +42,7 @@ MOST_TRIES = 300
 """Most cuts of a long order whose loads are computed."""
 
 BEST = 20
-"""Cuts, the best first, of which one must fit."""
+"""Cuts that are a V, the best first, of which one must fit."""
 
 NEAR = 0.01
 """Loads that differ by a smaller share are equal; then the shorter step counts."""
@@ -69,19 +69,24 @@ def cut_in_v(problem: Problem, rule: LoadRule, *, seed: int, stopped: Stopped) -
         for cuts in row.best_cuts():
             device = row.place(cuts)
             found[device.tobytes()] = row.rank(cuts), device
-    best = sorted(found.values(), key=lambda each: each[0])[:BEST]
+    in_order = sorted(found.values(), key=lambda each: each[0])
+    best = [*islice((each for each in in_order if not stopped() and _is_v(problem, each[1])), BEST)]
+    if not best:
+        return None
     near = [device for (us, _), device in best if us <= best[0][0][0] * (1 + NEAR) < np.inf]
     far = [device for (us, _), device in best[len(near) :] if np.isfinite(us)]
     spans = [_makespan_us(problem, device, rule, stopped) for device in near]
     ranked = [near[at] for at in np.argsort(spans, kind="stable").tolist()]
     for device in [*ranked, *far]:
-        if find_halves(problem, _plan(problem, device)) is None:
-            continue
         for again in ((), tuple(gpus)) if rule.recompute else ((),):
             if _fits(problem, device, rule, again):
                 load_us = float(pass_loads_us(problem, device, rule, (), again).sum(axis=1).max())
                 return Partition(device, load_us, shared_work_us(problem, rule), recompute=again)
     return None
+
+
+def _is_v(problem: Problem, device: IntArray) -> bool:
+    return find_halves(problem, _plan(problem, device)) is not None
 
 
 def _makespan_us(problem: Problem, device: IntArray, rule: LoadRule, stopped: Stopped) -> float:
