@@ -214,3 +214,6 @@ def test_a_plan_whose_pipeline_does_not_fit_ends_with_1(enplace, folder):
     assert done.document["feasible"]
     assert not done.document["pipeline"]["feasible"]
     assert done.status == 1
+    enplace(*place, *pins, "--time-limit", 1, "-o", "plan.json")
+    enplace("export", "sums.json", "plan.json", "--format", "html", "-o", "report.html")
+    assert "does not fit with its samples in flight" in (folder / "report.html").read_text()
