@@ -56,6 +56,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from enplace.bounds.heads import LeastCosts, earliest_starts
+from enplace.linear import ModelBuilder, give_to_highs
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -388,33 +389,22 @@ def _prices(
     cell_us, held : float arrays, shapes (n_cells, n_devices) and (n_cells,)
         Time of each cell on each device, inf where it is not allowed, and its bytes.
     """
-    import highspy  # takes a while
-
     cluster = problem.cluster
     n_devices, n_cells = cluster.n_devices, len(held)
     cells, devices = np.nonzero(np.isfinite(cell_us))
-    n = len(cells)
     scale_us = max(float(cell_us[cells, devices].max()), 1e-9)
     chips = np.unique(cluster.lane_owner)
-    # Rows: the time of each device, which devices of one chip share, its memory, then each cell.
-    rows = cluster.lane_owner[devices], n_devices + devices, 2 * n_devices + cells
-    time_share = cell_us[cells, devices] / scale_us
-    values = time_share, held[cells] / cluster.capacity_bytes[devices], np.ones(n)
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = n + 1, 2 * n_devices + n_cells
-    lp.col_cost_ = np.append(np.zeros(n), 1.0)
-    lp.col_lower_, lp.col_upper_ = np.zeros(n + 1), np.full(n + 1, np.inf)
-    lp.row_lower_ = np.repeat([-np.inf, 1.0], [2 * n_devices, n_cells])
-    lp.row_upper_ = np.repeat([0.0, 1.0], [n_devices, n_devices + n_cells])
-    matrix = lp.a_matrix_
-    matrix.start_ = np.append(3 * np.arange(n + 1), 3 * n + len(chips)).astype(np.int32)
-    matrix.index_ = np.append(np.column_stack(rows), chips).astype(np.int32)
-    matrix.value_ = np.append(np.column_stack(values), -cluster.lanes[chips])
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.passModel(lp)
+    program = ModelBuilder()
+    share, most = program.variables(len(cells)), program.variables(1, cost=1.0)
+    # The devices of one chip share its time.
+    work = (cluster.lane_owner[devices], cell_us[cells, devices] / scale_us, share)
+    program.sums(n_devices, [work, (chips, -cluster.lanes[chips], most)], upper=0.0)
+    held_share = held[cells] / cluster.capacity_bytes[devices]
+    program.sums(n_devices, [(devices, held_share, share)], upper=1.0)
+    program.sums(n_cells, [(cells, 1.0, share)], lower=1.0, upper=1.0)
+    solver = give_to_highs(program.model())
     solver.run()
-    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+    if solver.modelStatusToString(solver.getModelStatus()) != "Optimal":
         return None
     dual = np.maximum(-np.array(solver.getSolution().row_dual[: 2 * n_devices]), 0.0)
     of_chip = dual[:n_devices]
