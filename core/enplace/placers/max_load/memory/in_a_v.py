@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain, combinations, islice, pairwise
 from math import comb
 
@@ -36,7 +37,7 @@ ORDERS = 4
 """Depth-first orders to cut along."""
 
 FEW_CUTS = 1_000
-"""If there are at most so many ways to cut an order, all are tried."""
+"""If an order can be cut in no more ways than this, all are tried."""
 
 MOST_TRIES = 300
 """Most cuts of a long order whose loads are computed."""
@@ -69,43 +70,36 @@ def cut_in_v(problem: Problem, rule: LoadRule, *, seed: int, stopped: Stopped) -
         for cuts in row.best_cuts():
             device = row.place(cuts)
             found[device.tobytes()] = row.rank(cuts), device
-    in_order = sorted(found.values(), key=lambda each: each[0])
-    best = [*islice((each for each in in_order if not stopped() and _is_v(problem, each[1])), BEST)]
-    if not best:
-        return None
-    near = [device for (us, _), device in best if us <= best[0][0][0] * (1 + NEAR) < np.inf]
-    far = [device for (us, _), device in best[len(near) :] if np.isfinite(us)]
-    spans = [_makespan_us(problem, device, rule, stopped) for device in near]
-    ranked = [near[at] for at in np.argsort(spans, kind="stable").tolist()]
-    for device in [*ranked, *far]:
+    allowed = [each for each in found.values() if np.isfinite(each[0][0])]
+    in_v = (
+        (us, plan)
+        for (us, _), device in sorted(allowed, key=lambda each: each[0])
+        for plan in unordered(problem, device, "")
+        if not stopped() and find_halves(problem, plan) is not None
+    )
+    best = [*islice(in_v, BEST)]
+    near = [plan for us, plan in best if us <= best[0][0] * (1 + NEAR)]
+    far = [plan for _, plan in best[len(near) :]]
+    for plan in [*sorted(near, key=partial(_makespan_us, problem, rule, stopped)), *far]:
         for again in ((), tuple(gpus)) if rule.recompute else ((),):
-            if _fits(problem, device, rule, again):
-                load_us = float(pass_loads_us(problem, device, rule, (), again).sum(axis=1).max())
-                return Partition(device, load_us, shared_work_us(problem, rule), recompute=again)
+            if _fits(problem, plan, rule, again):
+                parts_us = pass_loads_us(problem, plan.device, rule, (), again)
+                load_us, bound_us = float(parts_us.sum(axis=1).max()), shared_work_us(problem, rule)
+                return Partition(plan.device, load_us, bound_us, recompute=again)
     return None
 
 
-def _is_v(problem: Problem, device: IntArray) -> bool:
-    return find_halves(problem, _plan(problem, device)) is not None
-
-
-def _makespan_us(problem: Problem, device: IntArray, rule: LoadRule, stopped: Stopped) -> float:
+def _makespan_us(problem: Problem, rule: LoadRule, stopped: Stopped, plan: Plan) -> float:
     if stopped():
         return np.inf
-    found = simulate_pipeline(problem, _plan(problem, device), "zbv", rule.microbatches, rule)
-    return found.makespan_us
+    return simulate_pipeline(problem, plan, "zbv", rule.microbatches, rule).makespan_us
 
 
-def _fits(problem: Problem, device: IntArray, rule: LoadRule, recompute: tuple[int, ...]) -> bool:
+def _fits(problem: Problem, plan: Plan, rule: LoadRule, recompute: tuple[int, ...]) -> bool:
     if rule.in_flight:
         is_certain = not samples_matter(problem, rule)
-        return is_certain or find_fullest(problem, device, rule, (), recompute) <= 1
-    return simulate(problem, _plan(problem, device)).fits
-
-
-def _plan(problem: Problem, device: IntArray) -> Plan:
-    (plan,) = unordered(problem, device, "")
-    return plan
+        return is_certain or find_fullest(problem, plan.device, rule, (), recompute) <= 1
+    return simulate(problem, plan).fits
 
 
 class _Row:
