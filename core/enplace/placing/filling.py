@@ -4,15 +4,14 @@ How much a device holds is known over the whole order: a tensor from the op that
 last reader there, a copy since the tensor was made, because it is sent at once. So an op that reads
 a tensor of another device may lack room long before its own place in the order, and what is read
 for the last time elsewhere makes room in the past. An op for which no device has room goes where
-least is lacking. Devices run side by side, so that they hold other tensors at once than the order
-says; that is why less than all of the memory is filled, too.
+least is lacking. Devices run side by side, so what they hold at any one time is not quite what the
+order says; that is why plans that fill less than all of the memory are tried, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +27,7 @@ from enplace.placing.list_schedule import (
     prepare,
     settle_units,
     sort_inputs,
+    unplaced_bytes,
 )
 from enplace.placing.moves.timeline import smooth_shares
 from enplace.placing.options import PlaceOptions
@@ -41,7 +41,7 @@ SHARES = (1.0, 0.95, 0.9, 0.85, 0.8)
 """Shares of the memory to fill, until the plan fits."""
 
 SENDING = (1.0, 4.0, 0.5, 0.0)
-"""What it costs to send a tensor for as long as that takes, as an op that ends later by that."""
+"""Prices of sending: an op counts as ending so many times the time of its transfers later."""
 
 DRAWS, DRAWN_SHARES, DRAWN_SENDING, NOISE = 60, (0.85, 1.02), (0.3, 8.0), 0.002
 """Plans that are drawn where memory is short, the limits of their shares and prices, and how far
@@ -76,16 +76,16 @@ def fillings(problem: Problem, options: PlaceOptions) -> Iterator[Schedule]:
     best, is_short = Best[Schedule](), False
     for find_position in (_position_by_time, frugal_position):
         position = find_position(problem)
-        for sending, share in product(SENDING, SHARES):
-            if share == SHARES[0]:
+        for sending in SENDING:
+            for share in SHARES:
                 fits = False
-            if fits:
-                continue
-            for schedule in _fillings(problem, position, options, share, sending):
-                fits |= schedule.fits
-                best.offer(schedule)
-                yield schedule
-            is_short |= not fits
+                for schedule in _fillings(problem, position, options, share, sending):
+                    fits |= schedule.fits
+                    best.offer(schedule)
+                    yield schedule
+                if fits:
+                    break
+                is_short = True
         if not is_short:
             return
     draw = np.random.default_rng(options.seed)
@@ -262,12 +262,7 @@ def _lacking_bytes(
     device: int,
 ) -> int:  # pragma: no cover - compiled
     """Return how much memory an op, its inputs and its followers lack on a device at the worst."""
-    weights, last, first = 0, -1, place
-    for at in range(w.follower_ptr[op], w.follower_ptr[op + 1]):
-        unit = m.unit[w.follower[at]]
-        if s.unit_device[unit] < 0 and unit != last:
-            last = unit
-            weights += w.unit_bytes[unit]
+    weights, first = unplaced_bytes(m, w, s, op), place
     for tensor in inputs:
         since = _copied_since(m, s, held, tensor, device)
         if since >= 0:
@@ -293,7 +288,7 @@ def _hold(
     inputs: IntArray,
     device: int,
 ) -> None:  # pragma: no cover - compiled
-    """Hold what an op makes and the copies that it reads, and free what nobody needs any more."""
+    """Hold what an op makes and the copies that it reads, and free what is no longer needed."""
     held.place[op] = place
     _add(held, device, place, m.temporary_bytes[op])
     _add(held, device, place + 1, -m.temporary_bytes[op])

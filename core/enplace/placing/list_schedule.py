@@ -303,16 +303,25 @@ def settle_units(
 
 
 @loop
-def estimated_excess_bytes(
-    m: Machine, w: Work, s: PartialSchedule, op: int, inputs: IntArray, device: int
+def unplaced_bytes(
+    m: Machine, w: Work, s: PartialSchedule, op: int
 ) -> int:  # pragma: no cover - compiled
-    """Estimate a device's excess with an op and its followers on it."""
-    weights, last = s.weights[device], -1
+    """Return the bytes of an op's unit and those of its followers that are not placed yet."""
+    n_bytes, last = 0, -1
     for at in range(w.follower_ptr[op], w.follower_ptr[op + 1]):
         unit = m.unit[w.follower[at]]
         if s.unit_device[unit] < 0 and unit != last:
             last = unit
-            weights += w.unit_bytes[unit]
+            n_bytes += w.unit_bytes[unit]
+    return n_bytes
+
+
+@loop
+def estimated_excess_bytes(
+    m: Machine, w: Work, s: PartialSchedule, op: int, inputs: IntArray, device: int
+) -> int:  # pragma: no cover - compiled
+    """Estimate a device's excess with an op and its followers on it."""
+    weights = s.weights[device] + unplaced_bytes(m, w, s, op)
     live = s.live[device] + w.output_bytes[op] + m.temporary_bytes[op]
     for tensor in inputs:
         origin = s.unit_device[m.unit[m.tensor_op[tensor]]]
