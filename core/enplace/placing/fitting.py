@@ -69,7 +69,7 @@ def find_fit(made: Schedule, options: PlaceOptions, others: Iterable[Plan] = ())
     alike = (each for each in others if len(each.device) == len(plan.device))
     found = [simulate(problem, each) for each in alike]
     filled = fillings(problem, replace(options, stop=limit_packing(options.stop)))
-    found += [_evaluated(simulate(problem, placed_at(plan, each.plan))) for each in filled]
+    found += [_evaluated(replace(each, plan=placed_at(plan, each.plan))) for each in filled]
     if best_fit(found) is None:
         packed = pack(problem, limit_packing(options.stop))
         if packed.is_impossible:
