@@ -268,5 +268,5 @@ def samples_of(profile: Profile) -> tuple[BoolArray, BoolArray]:
     fed = np.zeros(profile.n_ops, dtype=bool)
     data = profile.tensor_output[profile.edge_tensor] != CONTROL
     np.logical_or.at(fed, profile.edge_op[data], carries[profile.edge_source[data]])
-    fed &= np.array([kind != OpKind.UPDATE for kind in profile.kinds])
+    fed &= ~profile.of_kind(OpKind.UPDATE)
     return carries, fed

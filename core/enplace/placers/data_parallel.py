@@ -339,7 +339,7 @@ def _are_alike(steps: ReplicaSteps, cluster: Cluster, groups: Sequence[Gpus]) ->
 
 def _is_untold(profile: Profile) -> BoolArray:
     """Find the ops whose kind says nothing; shape (n_ops,)."""
-    silent = np.array([kind in ("", OpKind.OTHER) for kind in profile.kinds])
+    silent = profile.of_kind("", OpKind.OTHER)
     update = np.array([said == OpPass.UPDATE for said in profile.op_passes])
     untold: BoolArray = silent & ~update
     return untold

@@ -19,7 +19,7 @@ import numpy as np
 
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
-from enplace.machine.op_passes import backward_ops, given_by_variables
+from enplace.machine.op_passes import backward_ops
 from enplace.placing.settle import position_by
 from enplace.values.arrays import BoolArray, FloatArray, IntArray, inverse
 from enplace.values.op_kinds import OpKind
@@ -63,12 +63,10 @@ class Kept:
 
     @cached_property
     def host(self) -> IntArray:
-        """The CPU with the fastest link to each device and back; -1 without GPUs or CPUs."""
+        """The CPU with the fastest link to each device and back, in a cluster that has CPUs."""
         cluster = self.problem.cluster
-        found: IntArray = np.full(cluster.n_devices, -1)
-        if cluster.cpus:
-            us = cluster.b0_us + cluster.b1_us_per_byte * 1e6
-            found = np.array(cluster.cpus)[(us + us.T)[:, cluster.cpus].argmin(axis=1)]
+        us = cluster.b0_us + cluster.b1_us_per_byte * 1e6
+        found: IntArray = np.array(cluster.cpus)[(us + us.T)[:, cluster.cpus].argmin(axis=1)]
         return found
 
     @cached_property
@@ -78,8 +76,7 @@ class Kept:
     @cached_property
     def reads_late(self) -> BoolArray:
         """The backward ops that need what they read, and not only its shape."""
-        is_shape = np.array([kind == OpKind.SHAPE for kind in self.problem.profile.kinds])
-        found: BoolArray = self.backward & ~is_shape
+        found: BoolArray = self.backward & ~self.problem.profile.of_kind(OpKind.SHAPE)
         return found
 
     @cached_property
@@ -111,8 +108,7 @@ class Kept:
     def can(self) -> BoolArray:
         """Which ops may be computed again; what variables hold stays there anyway."""
         problem = self.problem
-        found = ~self.backward & self.recompute
-        found[problem.profile.tensor_op[given_by_variables(problem.profile)]] = False
+        found = self.recompute & ~self.backward & (problem.profile.variable_given < 0)
         found[[op for pair in problem.before for op in pair]] = False
         for op in np.flatnonzero(found).tolist():
             found[op] = may_run_again(problem.profile, op)
@@ -121,10 +117,10 @@ class Kept:
     @cached_property
     def can_send(self) -> BoolArray:
         """Which forward ops make what a late reader may fetch from the host."""
-        profile = self.problem.profile
-        found: BoolArray = self.offload & ~self.backward & (self.late_bytes > 0)
-        found &= self.host.max(initial=-1) >= 0
-        found[profile.tensor_op[given_by_variables(profile)]] = False
+        problem = self.problem
+        found: BoolArray = ~self.backward & (self.late_bytes > 0)
+        found &= self.offload and bool(problem.cluster.cpus)
+        found &= problem.profile.variable_given < 0
         return found
 
     @cached_property
@@ -223,7 +219,7 @@ class Kept:
     def ways(self, base: Schedule) -> dict[int, list[int]]:
         """List what may be done with what each op makes: keep it, compute it again, fetch it.
 
-        Fetching is the op after which that begins: any op between the op and its last reader.
+        A fetch is given as the op after which it begins: any between the op and its last reader.
         """
         rank = position_by(self.problem, base.op_start_us)
         found = {}
@@ -268,9 +264,10 @@ class Kept:
                 readers[op] = [names[r] for r in late] + [copy_name(names[r]) for r in again]
         made = sorted(first, key=lambda op: rank[op])
         fetches = {op: first[op] for op in made if op in sent}
-        if not isinstance(sent, Mapping):
-            sent = self._fetches(base, fetches, home, rank, ahead)
-        fetched = {op: sent[op] for op in fetches}
+        if isinstance(sent, Mapping):
+            fetched = {op: sent[op] for op in fetches}
+        else:
+            fetched = self._fetches(base, fetches, home, rank, ahead) if fetches else {}
         after = {op: self._after(op, first, rank) for op in made if op not in fetched}
         after |= {op: "" if end == op else names[end] for op, end in fetched.items()}
         splits = tuple(
@@ -308,9 +305,10 @@ class Kept:
         rank: IntArray,
         ahead: float,
     ) -> dict[int, int]:
-        """Find for each op that is fetched the op that ends when the fetch should begin, or it."""
+        """Find the op after which each fetch begins: the last to have ended by then, or its own."""
         order = np.argsort(rank)
-        there = [order[base.plan.device[order] == d] for d in range(len(self.host))]
+        n_devices = self.problem.cluster.n_devices
+        there = [order[base.plan.device[order] == d] for d in range(n_devices)]
         ended_us = [np.maximum.accumulate(base.op_finish_us[ops]) for ops in there]
         turn_us = float(base.op_start_us[self.backward].min(initial=np.inf))
         free_us: dict[tuple[int, int], float] = {}

@@ -1,16 +1,16 @@
-"""Enplace's own method, where not all is kept: computed again, or sent to the host and fetched.
+"""Enplace's own method, where some tensors are not kept, but computed again or sent to the host.
 
 1. Placements of the model, with and without regard to memory, are the plans to begin from.
 2. In each, sets of ops are computed again: what is cheapest for its bytes, within parts of the
    model whose borders are kept (:mod:`enplace.placing.again`). Other sets are sent to the host:
-   what waits longest for its reader. Where both are allowed, also parts of one set each. Each is
-   simulated.
-3. What need not be computed again or sent of the best set is kept after all, if that is shorter;
-   where both are allowed, parts of it change from one to the other.
+   what waits longest for its reader. Where both are allowed, part of a set is also sent, and the
+   rest computed again. Each is simulated.
+3. Of the best set, what need not be computed again or sent is kept after all, if that is shorter.
+   Where both are allowed, parts of the set change from one to the other.
 4. The search for placement and order goes on with the graph that has the copies.
 
-Of a tiny model, every set of ops is tried, each with all placements and orders; what is sent, with
-every op after which it may be fetched.
+For a tiny model, every set of ops is tried, with all placements and orders, and with every op after
+which what is sent may be fetched.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SENT_SHARES = (0.75, 0.5, 0.25)
 
 @dataclass(frozen=True, eq=False)
 class _Set:
-    """A plan to begin from; the ops to compute again in it, those to send, and when to fetch."""
+    """A plan to begin from, the ops to compute again in it, those to send, and when to fetch."""
 
     base: Schedule
     again: frozenset[int] = frozenset()
@@ -64,7 +64,7 @@ class _Set:
     ahead: float = AHEAD[0]
 
     def simulated(self, kept: Kept) -> Schedule | None:
-        """Simulate the plan in which this is done; None if there is no such plan."""
+        """Simulate the plan with these ops not kept; None if there is no such plan."""
         if not self.again | self.sent:
             return self.base
         return simulate_again(kept, self.base, self.again, self.sent, self.ahead)
@@ -109,7 +109,7 @@ def _plan(
 ) -> Plan:
     kept = Kept(problem, recompute, offload)
     plan = _try_all(method, kept, options) or _search(method, kept, options)
-    if offload and kept.host.max(initial=-1) < 0:
+    if offload and not problem.cluster.cpus:
         plan = plan.with_notes(plan.note, NO_HOST)
     return plan
 
@@ -170,7 +170,7 @@ def _sets(kept: Kept, start: Schedule, options: PlaceOptions, start_s: float) ->
 
 
 def _sets_again(kept: Kept, base: Schedule) -> Iterator[_Set]:
-    """Yield sets to compute again, each also with those sent that wait longest."""
+    """Yield sets to compute again, and the same with the tensors sent that wait longest."""
     for ops in kept.families():
         yield _Set(base, ops)
         waiting = kept.by_wait(base, [op for op in ops if kept.can_send[op]])
@@ -201,7 +201,7 @@ def _bases(
 
 
 def _without_needless(kept: Kept, chosen: _Set, best: Schedule, options: PlaceOptions) -> Schedule:
-    """Keep ever smaller groups of ops after all, or do the other thing, if that is better."""
+    """Keep ever smaller groups of ops after all, or treat them the other way, if that is better."""
     left = sorted(chosen.again | chosen.sent, key=lambda op: -kept.time_us[op])
     size = len(left) // 2
     while size and not options.stop():
@@ -226,7 +226,7 @@ def _without_needless(kept: Kept, chosen: _Set, best: Schedule, options: PlaceOp
 
 
 def _others(kept: Kept, chosen: _Set, ops: frozenset[int]) -> Iterator[_Set]:
-    """Yield a choice without some ops, and those in which they change sides."""
+    """Yield a choice in which some ops are kept, and those in which they change sides."""
     again, sent = chosen.again, chosen.sent
     if fewer := (again | sent) - ops:
         yield replace(chosen, again=again & fewer, sent=sent & fewer)
