@@ -173,17 +173,17 @@ def _objective_numbers(plan: Plan) -> dict[str, Any]:
 
 def _pipeline_numbers(result: Result) -> dict[str, Any]:
     """Return the memory of a plan with its samples in flight; empty if it is for no pipeline."""
-    from enplace.machine.pipelines.pipeline import fill_pipeline
+    from enplace.machine.pipelines.pipeline import fill_pipeline, fits_in
 
-    found = fill_pipeline(result.schedule.problem, result.plan)
+    problem = result.schedule.problem
+    found = fill_pipeline(problem, result.plan)
     if found is None:
         return {}
-    capacity = result.schedule.problem.cluster.capacity_bytes
     return {
         "pipeline": {
             "kind": found.kind,
             "samples": found.n_microbatches,
-            "feasible": bool((found.peak_bytes <= capacity).all()),
+            "feasible": fits_in(problem, found),
             "in_flight": list(found.in_flight),
             "peak_bytes": found.peak_bytes.tolist(),
         }
@@ -192,9 +192,11 @@ def _pipeline_numbers(result: Result) -> dict[str, Any]:
 
 def _pipeline_lines(problem: Problem, found: PipelineSchedule | None) -> list[list[str]]:
     """Show what the fullest device holds with its samples in flight."""
+    from enplace.machine.pipelines.pipeline import fullest_device
+
     if found is None:
         return []
-    fullest = int((found.peak_bytes / problem.cluster.capacity_bytes).argmax())
+    fullest = fullest_device(problem, found)
     device, samples = problem.cluster.devices[fullest], found.in_flight[fullest]
     where = f"of {size(device.capacity_bytes)} on {device.label}"
     where += f", with {count(samples, 'sample')} in flight"
@@ -516,13 +518,15 @@ def about_waiting(kind: str) -> str:
 
 def describe_pipelines(problem: Problem, plan: Plan, found: Sequence[PipelineSchedule]) -> str:
     """Show the time per sample and the memory for each number of samples."""
+    from enplace.machine.pipelines.pipeline import fullest_device
+
     on = f"{problem.profile.name} on {problem.cluster.name}"
     head = f"{on}, {plan.method}, {found[0].kind} pipeline"
     capacity = problem.cluster.capacity_bytes
     columns = ["samples", "all of them", "mean per sample", "once full"]
     rows = [[*columns, "fullest device", "peak memory", ""]]
     for each in found:
-        fullest = int((each.peak_bytes / capacity).argmax())
+        fullest = fullest_device(problem, each)
         peak = int(each.peak_bytes[fullest])
         rows.append(
             [
@@ -535,8 +539,8 @@ def describe_pipelines(problem: Problem, plan: Plan, found: Sequence[PipelineSch
                 "does not fit" if peak > capacity[fullest] else "",
             ]
         )
-    about = "The mean includes filling and draining; the last is the time per sample between them,"
-    shown = [head, table(rows, "rrrrlrl"), f"{about} once the pipeline is full."]
+    about = "The mean includes filling and draining; the time once the pipeline is full does not."
+    shown = [head, table(rows, "rrrrlrl"), about]
     times = problem.measured_profile.measured.about_times
     about_memory = about_waiting(found[0].kind)
     return "\n\n".join(filter(None, [*shown, about_memory, times, about_passes(problem)]))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from enplace.machine.pipelines.loads import COMPUTE, IN
-from enplace.machine.pipelines.pipeline import PipelineSchedule, Slot
+from enplace.machine.pipelines.pipeline import PipelineSchedule, Slot, fits_in
 from enplace.machine.pipelines.stages import PASS_NAMES
 from enplace.values.problem import Problem
 
@@ -77,8 +77,8 @@ def pipelines_document(problem: Problem, found: Sequence[PipelineSchedule]) -> d
     """List the time and the peak memory of a plan for each number of microbatches.
 
     ``mean_us`` is the time of all microbatches over their number: a pipeline fills and drains too.
-    ``time_per_sample_us`` is that of one more, once the pipeline is full; it has the share of what
-    runs once for so many.
+    ``time_per_sample_us`` is that of one more, once the pipeline is full, with its share of what
+    runs once for all of them.
     """
     names = [device.name for device in problem.cluster.devices]
     return {
@@ -95,11 +95,6 @@ def pipelines_document(problem: Problem, found: Sequence[PipelineSchedule]) -> d
             for each in found
         ],
     }
-
-
-def fits_in(problem: Problem, found: PipelineSchedule) -> bool:
-    """Whether no device holds more than its capacity."""
-    return bool((found.peak_bytes <= problem.cluster.capacity_bytes).all())
 
 
 def _slots(slots: Sequence[Slot]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 
 from enplace.machine import critical_path
-from enplace.machine.pipelines.pipeline import fill_pipeline
+from enplace.machine.pipelines.pipeline import fill_pipeline, fits_in, fullest_device
 from enplace.machine.plan_words import name_ranges, say_limits, say_where
 from enplace.names.by_scope import count_by_scope
 from enplace.names.groups import Grouping, open_groups
@@ -117,12 +117,11 @@ def _facts(result: Result) -> Iterator[str]:
         f"{ms(path.waiting_us)} waiting",
     )
     if (pipeline := fill_pipeline(schedule.problem, schedule.plan)) is not None:
-        share = pipeline.peak_bytes / schedule.problem.cluster.capacity_bytes
-        fullest = int(share.argmax())
+        fullest = fullest_device(schedule.problem, pipeline)
         samples = count(pipeline.in_flight[fullest], "sample")
         most = size(float(pipeline.peak_bytes[fullest]))
         yield fact(most, f"most memory in the pipeline, with {samples} in flight")
-        if schedule.fits and share[fullest] > 1:
+        if schedule.fits and not fits_in(schedule.problem, pipeline):
             role, fits = "bad", "does not fit with its samples in flight"
     yield f'<div><b class="{role}">{fits}</b><span>memory</span></div>'
 

@@ -306,11 +306,11 @@ def simulate_pipeline(
         most = max(in_turn.in_flight)
         delays = range(most, -1, -(most // MOST_DELAYS + 1))
         return _shortest(problem, in_turn, [each for most in delays for each in find(most)])
-    best = min(find(), key=lambda each: (each.time_per_sample_us, _fullest(problem, each)))
-    if with_room and plan.pace_us > 0 and kind == "1f1b" and _fullest(problem, best) > 1:
+    best = min(find(), key=lambda each: (each.time_per_sample_us, fullest_share(problem, each)))
+    if with_room and plan.pace_us > 0 and kind == "1f1b" and fullest_share(problem, best) > 1:
         play = _find_play_with_room(problem, plan, stages, rule, plan.pace_us)
         best = best if play is None else find_schedule(play, play.time_per_sample_us())
-    if with_room and plan.pace_us > 0 and kind != "gpipe" and _fullest(problem, best) > 1:
+    if with_room and plan.pace_us > 0 and kind != "gpipe" and fullest_share(problem, best) > 1:
         best = _run_one_by_one(problem, plan, kind, stages, n_microbatches) or best
     return best
 
@@ -347,7 +347,7 @@ def _run_one_by_one(
 def samples_that_fill(problem: Problem, rule: LoadRule) -> int:
     """Return how many samples fill a pipeline, so that it holds as many as it ever does.
 
-    All samples of a step, if those are too few to fill it.
+    If a step has too few to fill it, that is all of them.
     """
     n, n_devices = rule.microbatches, problem.cluster.n_devices
     too_few = n < n_devices * (3 if rule.n_resources > 1 else 1)
@@ -363,8 +363,8 @@ def counts_in_flight(problem: Problem, rule: LoadRule) -> bool:
 def fill_pipeline(problem: Problem, plan: Plan) -> PipelineSchedule | None:
     """Simulate a step of a plan for throughput in training.
 
-    It holds as many samples as the plan ever does. None for other plans, and if only one counts
-    towards memory.
+    As many samples are in flight in it as there ever are. None for other plans, and if only one
+    sample counts towards memory.
     """
     rule = plan.load_rule
     if plan.objective != THROUGHPUT or rule is None or not counts_in_flight(problem, rule):
@@ -390,7 +390,7 @@ def _shortest(
     most = max(in_turn.in_flight)
     tried = [replace(in_turn, kind="zb-h1")]
     tried += [each for each in delayed if max(each.in_flight) <= most]
-    fullest = [_fullest(problem, each) for each in tried]
+    fullest = [fullest_share(problem, each) for each in tried]
     limit = max(1.0, min(fullest))
 
     def rank(number: int) -> tuple[bool, float, float, float]:
@@ -507,9 +507,19 @@ def exchanges(problem: Problem, device: IntArray, rule: LoadRule) -> tuple[Excha
     )
 
 
-def _fullest(problem: Problem, found: PipelineSchedule) -> float:
+def fullest_share(problem: Problem, found: PipelineSchedule) -> float:
     """Return the largest share of a device's memory that is needed."""
     return float((found.peak_bytes / problem.cluster.capacity_bytes).max())
+
+
+def fullest_device(problem: Problem, found: PipelineSchedule) -> int:
+    """Return the device whose memory is needed by the largest share."""
+    return int((found.peak_bytes / problem.cluster.capacity_bytes).argmax())
+
+
+def fits_in(problem: Problem, found: PipelineSchedule) -> bool:
+    """Whether no device holds more than its capacity."""
+    return bool((found.peak_bytes <= problem.cluster.capacity_bytes).all())
 
 
 def _times(
@@ -517,7 +527,7 @@ def _times(
 ) -> dict[tuple[int, int, int], tuple[float, float]]:
     """Return the start and finish of parts by microbatch, stage and part; sends are one part.
 
-    Where the stage that has the updates takes no time for samples, they take its memory.
+    A stage that only has updates takes no time for samples. It then runs when its updates do.
     """
     times: dict[tuple[int, int, int], tuple[float, float]] = {}
     for slot in slots:

@@ -13,6 +13,7 @@ from enplace.machine.pipelines.one_by_one import find_step
 from enplace.machine.pipelines.pipeline import (
     PipelineSchedule,
     counts_in_flight,
+    fullest_share,
     samples_that_fill,
     simulate_pipeline,
     time_with_room_us,
@@ -63,7 +64,7 @@ def find_fullest(
     Above 1, some device exceeds its memory. Ops run in the order of a plan if one is given.
     """
     plan = _make_plan(problem, device, replicas, recompute, pace_us, order)
-    return _find_fullest(problem, _simulate(problem, plan, rule))
+    return fullest_share(problem, _simulate(problem, plan, rule))
 
 
 def find_pace_us(
@@ -91,7 +92,7 @@ def find_pace_us(
 
     def fits(pace_us: float) -> bool:
         plan = _make_plan(problem, device, replicas, recompute, pace_us, order)
-        return _find_fullest(problem, _simulate(problem, plan, rule, with_room=False)) <= 1.0
+        return fullest_share(problem, _simulate(problem, plan, rule, with_room=False)) <= 1.0
 
     load_us = max_load_us(problem, device, rule, replicas, recompute)
     if load_us >= most_us:
@@ -135,10 +136,6 @@ def _simulate(
 ) -> PipelineSchedule:
     n = samples_that_fill(problem, rule)
     return simulate_pipeline(problem, plan, rule.pipeline, n, rule, with_room=with_room)
-
-
-def _find_fullest(problem: Problem, found: PipelineSchedule) -> float:
-    return float(np.max(found.peak_bytes / problem.cluster.capacity_bytes))
 
 
 def _make_plan(
