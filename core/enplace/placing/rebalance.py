@@ -246,8 +246,8 @@ class Around:
     def _exchanges(self) -> Iterator[IntArray]:
         full, capacity = self.fullest, self.problem.cluster.capacity_bytes
         share, gives = self.peak_bytes / capacity, self._parts(full)
-        loads_us = np.zeros(len(capacity))
-        np.add.at(loads_us, self.device, self.unit_us[np.arange(len(self.device)), self.device])
+        own_us = self.unit_us[np.arange(len(self.device)), self.device]
+        loads_us = np.bincount(self.device, own_us, len(capacity))
         found: list[tuple[bool, float, int, IntArray, IntArray]] = []
         for gpu in self.gpus:
             if gpu == full:

@@ -90,10 +90,7 @@ def passes_of(problem: Problem, device: IntArray, *, weights_apart: bool) -> Int
 
 
 def stages_of(
-    problem: Problem,
-    plan: Plan,
-    passes: IntArray | None = None,
-    halves: IntArray | None = None,
+    problem: Problem, plan: Plan, passes: IntArray | None = None, halves: IntArray | None = None
 ) -> tuple[Stage, ...]:
     """Find the stages of a plan, in a topological order, forward stages first.
 
@@ -161,7 +158,7 @@ def share_updates(stages: tuple[Stage, ...], n_samples: int) -> tuple[Stage, ...
 
 
 def visits_again(problem: Problem, plan: Plan) -> bool:
-    """Whether samples visit devices again because its schedule has them do so: in turns, or a V."""
+    """Whether a plan's schedule has samples visit devices again: in turns, or in a V."""
     if plan.load_rule is None or plan.load_rule.pipeline not in ("interleaved", "zbv"):
         return False
     backward = backward_ops(problem)
@@ -184,9 +181,9 @@ def _run_forward_again(
     edges: IntArray,
     devices: tuple[int, ...],
 ) -> None:
-    """Add the time of each forward stage of a device to the first that goes back and reads it.
+    """Add the time of each forward stage to the first stage there that goes back and reads from it.
 
-    If none does, it is the first of the same half, or of all.
+    If none does, it is added to the first that goes back in the same half, or else of all.
     """
     of, half = place // 2 % N_PASSES, place % 2
     back = here[of[here] != FORWARD]

@@ -181,10 +181,8 @@ def find_loads_us(problem: Problem, device: IntArray, rule: LoadRule) -> FloatAr
     profile, owner = problem.profile, problem.cluster.lane_owner
     of, cost_us = backward_ops(problem).astype(np.int64), sample_us(problem)
     at, n_devices = np.arange(len(device)), problem.cluster.n_devices
-    parts, work_us = (
-        np.zeros((len(device), n_devices, 2, 3)),
-        work_per_sample_us(problem, rule.microbatches),
-    )
+    parts = np.zeros((len(device), n_devices, 2, 3))
+    work_us = work_per_sample_us(problem, rule.microbatches)
     for op in range(profile.n_ops):
         parts[at, device[:, op], of[op], COMPUTE] += work_us[op, device[:, op]]
     for tensor, maker in enumerate(profile.tensor_op.tolist()):
