@@ -8,7 +8,7 @@ import sys
 
 def main() -> None:
     """Run the command; Ctrl-C ends it quietly even while it is still loading."""
-    gc.set_threshold(100_000)  # to look through all that is imported, which stays, takes long
+    gc.set_threshold(100_000)  # else it often looks through all imports, which are never freed
     try:
         from enplace.cli import main as run
     except KeyboardInterrupt:

@@ -34,9 +34,9 @@ def optimiser_ops(problem: Problem) -> BoolArray:
 
 @lru_cache(maxsize=4)
 def work_per_sample_us(problem: Problem, n_samples: int) -> FloatArray:
-    """Return the time of each op for each of so many samples of a step; (n_ops, n_devices).
+    """Return the time that each op takes per sample of a step; shape (n_ops, n_devices).
 
-    The optimiser runs once for all of them, so each has its share of that.
+    The optimiser runs once for all samples of the step, so each sample has a share of its time.
     """
     once = _optimiser_ops(problem.profile)
     if n_samples == 1 or not once.any():
@@ -87,7 +87,7 @@ def base_in_samples(profile: Profile) -> IntArray:
 def made_by_updates(profile: Profile) -> BoolArray:
     """Find the tensors that updates of variables make for themselves; (n_tensors,).
 
-    They exist when all samples have passed.
+    They exist only after all samples have passed.
     """
     updates = profile.of_kind(OpKind.UPDATE)
     reads = np.bincount(profile.edge_tensor, ~updates[profile.edge_op], profile.n_tensors)

@@ -52,8 +52,8 @@ class Grouping:
     labels : tuple of str
         The part that distinguishes it from them: ``"t 24–27"``.
     opened : mapping of str to str
-        The groups that are shown as the scopes in them, outer ones first, and the row that each
-        had itself. Their names are the rows of their parts.
+        The groups that are shown as the scopes in them, outer ones first, each with its own row.
+        The name of an open group is the row of its parts.
     """
 
     group: IntArray
@@ -144,12 +144,15 @@ def inner_scopes(profile: Profile, ops: IntArray) -> Grouping | None:
 
 
 def turn_groups(profile: Profile, grouping: Grouping, ops: Collection[int]) -> tuple[str, ...]:
-    """Open the groups of some ops; close the one that they are, or are the last parts of.
+    """Open the groups of some ops, or close what cannot be opened further.
+
+    If the ops are all of an open group, that is closed. If their groups have no parts, the groups
+    that these are parts of are closed.
 
     Returns
     -------
     tuple of str
-        The groups to be open, for :func:`open_groups`; as before if the ops' groups have no parts.
+        The names of the groups that are open then, for :func:`open_groups`.
     """
     opened = tuple(grouping.opened)
     groups = frozenset(grouping.group[list(ops)].tolist()) - {NO_GROUP}

@@ -30,7 +30,7 @@ from enplace.values.profile import IntArray
 RESTARTS = 10
 
 MOST_TIGHTER = 3
-"""How often a descent goes on with less memory if samples in flight do not fit."""
+"""How often to descend again, with less memory, if samples in flight do not fit."""
 
 
 @placer(
@@ -103,9 +103,9 @@ def _pipeline(problem: Problem, options: PlaceOptions) -> Plan:
 def _fit_samples(
     problem: Problem, graph: Hypergraph, device: IntArray, stop: Callable[[], bool]
 ) -> tuple[IntArray, float, float]:
-    """Descend on until the samples in flight fit: a graph counts the memory of one sample only.
+    """Go on descending until the samples in flight fit: a graph counts the memory of only one.
 
-    Where they need more, memory counts as so much smaller.
+    Each descent has less memory, by the factor by which they exceeded it before.
 
     Returns
     -------

@@ -192,7 +192,7 @@ def test_a_run_refuses_to_recompute(enplace, folder):
 def test_a_plan_whose_pipeline_does_not_fit_ends_with_1(enplace, folder):
     """A step frees each gradient after its update; a pipeline sums up all of them.
 
-    It does wherever samples return to two devices, which the pins see to.
+    It does so if samples return to both devices, which the pins ensure.
     """
     layers = [f"layer_{number}" for number in range(4)]
     backward = [f"gradients/{name}" for name in reversed(layers)]

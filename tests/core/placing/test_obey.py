@@ -138,7 +138,7 @@ def test_units_move_to_where_all_limits_are_exceeded_least(seed):
 def test_a_search_that_ends_does_not_blame_other_constraints(monkeypatch):
     problem = close_to_both((0,) * 8, (1,) * 8, (5, 3), **THREES)
     plan = replace(place(known_to_placers(problem), "single").plan, device=np.array(ON_1))
-    monkeypatch.setattr("highspy.Highs.run", lambda _: None)  # nor has it found that there are none
+    monkeypatch.setattr("highspy.Highs.run", lambda _: None)  # ends before it knows anything
     with pytest.raises(
         PlanError, match=r"6 of 8 ops .* 5 may; a search for other plans found none"
     ):

@@ -17,8 +17,8 @@ so do sums.
 So between stages a device only holds what later ones need: of the samples on their way back, what
 the backward pass reads. While a stage computes, it needs as much more as its ops do at their most,
 one after another in the plan's order (:mod:`enplace.machine.pipelines.stage_peaks`). Between two
-steps, in the exchange, it also holds the sums that it receives, and what its updates make
-for themselves while they run.
+steps, in the exchange, it also holds the sums that it receives, and while its updates run, what
+they make for themselves.
 
 In the inputs of 2020, the size of a node includes the outputs of one sample. There a device holds
 the sizes of its nodes, and for every further sample in flight the outputs of its forward nodes,
@@ -169,7 +169,7 @@ def find_memory(
     exchange_us : (float, float)
         From when to when weights and gradients are exchanged; twice the same if none are.
     updates_us : mapping of int to (float, float)
-        From when to when each device updates its variables.
+        When each device starts and finishes updating its variables.
     """
     variables, copies = problem.profile.persistent_bytes, copied_bytes(problem, plan.device)
     begin_us, end_us = exchange_us

@@ -272,7 +272,7 @@ def _on_fewer_gpus(problem: Problem, best: BestSchedule, options: PlaceOptions) 
     if len(gpus) < 2 or best.is_enough:
         return
     n_ops = problem.profile.n_ops
-    is_quick = n_ops <= LARGE  # then all blocks take less time than it varies on a busy machine
+    is_quick = n_ops <= LARGE  # then all blocks take next to no time, even on a busy machine
     if is_quick or options.stop.left_s(STARTS_SHARE) >= STACK_OP_S * n_ops:
         stacked = (
             Plan(device, by_placed_rank(problem, device), "enplace", links="priority")

@@ -40,8 +40,8 @@ MUCH = 1.5
 """A pace that is longer than the largest load by this factor is mentioned."""
 
 TABLES_SHARE = 0.6
-"""Share of the time for the tables of a graph that is too large for programs: with what follows,
-they keep the time limit."""
+"""Share of the time for the tables of a graph that is too large for programs. The rest is for what
+follows, so that all of it ends within the time limit."""
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 
@@ -188,7 +188,7 @@ def _search_plan(
     """Make a plan from a partition, which gets a share of the time, and from other searches."""
     stop = options.stop.limited(PROGRAM_S).within(share)
     plan = _partition_plan(problem, method, replace(options, stop=stop))
-    if NOTHING_FITS in plan.note:  # now, or the note would come after the time limit
+    if NOTHING_FITS in plan.note:  # remembered for the note, which is written after the time limit
         describe_mend(problem, options.load_rule)
     no_v = NO_V if NO_V in plan.note else ""
     if NOTHING_FITS in plan.note or not visits_again(problem, plan):

@@ -145,9 +145,9 @@ def state_of(level: Level, plan: Plan) -> LevelPlan:
 def nearest(level: Level, plan: Plan) -> Plan:
     """Find the plan of a level's groups that is nearest to a plan of all ops.
 
-    Each group goes where most of its work is. Groups are in the order of their first ops if devices
-    keep to that, and to edges, and else in the order in which they start when they have the
-    priority of their first op in the plan.
+    Each group goes where most of its work is. If devices keep to the plan's order, groups are in
+    the order of their first ops, unless that goes against an edge. Otherwise they are in the order
+    in which they start when they have the priority of their first op in the plan.
     """
     device = level.device_of(plan.device)
     first = np.full(len(device), len(plan.position))

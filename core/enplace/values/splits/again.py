@@ -8,7 +8,7 @@ between two tensors that are kept is computed again as a whole.
 
 Or what an op makes is kept on the host: an op there, which takes no time, reads it and gives it to
 the late readers. So it is sent when it is made, and sent back when this op has run, which waits for
-another op as a copy does. What is sent takes no room on the device once it has arrived.
+another op as a copy does. Once it has arrived on the host, it takes no room on the device.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class _Copying:
         ]
 
     def _holds(self, edges: IntArray) -> list[tuple[int, int, int]]:
-        """Hold what was added until an op has ended that reads it; else what the op itself made."""
+        """Hold what an op really reads: what was added, if it reads that, or what the op made."""
         if not len(self._profile.holds):
             return []
         near = np.isin(edges[:, 0], [*self._added.values()])
@@ -194,7 +194,7 @@ class _Copying:
         return holds
 
     def _shares(self) -> list[tuple[int, int, int, int]]:
-        """Let what lies in the memory of a tensor lie in that of the tensor that its op reads."""
+        """Let what lies in the memory of a tensor lie in that of the one that its op now reads."""
         found = []
         for source, output, base, number in self._profile.shares.tolist():
             for made in (source, self._copy.get(source)):

@@ -121,7 +121,7 @@ class Split:
 
     @property
     def noun(self) -> str:
-        """What an op is to which this is done."""
+        """What an op with such a split is called."""
         return _NOUN.get(self.dimension, "split op")
 
 

@@ -43,7 +43,8 @@ SLACK, MOST_TRIES = 1.15, 6
 HALVINGS = 40
 
 FEW_CUTS = 64
-"""All cuts are tried where what fits is slower than what need not fit, if they are no more."""
+"""If there are no more cuts than this, all are tried where what fits is slower than what need not
+fit."""
 
 
 def list_cuts(problem: Problem, rule: LoadRule) -> Iterator[Partition]:

@@ -121,7 +121,7 @@ def _find_alike(problem: Problem) -> Kinds:
 def times_us(problem: Problem, kinds: Kinds, rule: LoadRule) -> FloatArray:
     """Find the time of each op on each kind of device; (n_ops, n_kinds), inf where it may not run.
 
-    It is that for one sample. Of devices that differ, it is the slowest that counts.
+    The time is that per sample. Of devices that differ, the slowest counts.
     """
     us = work_per_sample_us(problem, rule.microbatches)
     if kinds.constrained:
