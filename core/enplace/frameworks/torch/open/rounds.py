@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import wraps
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 from unittest.mock import patch
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -26,8 +26,20 @@ PATIENCE = 20
 several for one of its generator, and some scripts make optimisers that they never use, or use
 only at first or in turns of many steps."""
 
-Kind = tuple[tuple[int, ...], int]
-"""The numbers of the optimisers of a round in the order of their steps, and its backward passes."""
+
+class Kind(NamedTuple):
+    """What a round was made of.
+
+    Attributes
+    ----------
+    numbers : tuple of int
+        Those of its optimisers, in the order of their steps.
+    n_backward : int
+        How often the script went backward.
+    """
+
+    numbers: tuple[int, ...] = ()
+    n_backward: int = 0
 
 
 class Rounds:
@@ -53,7 +65,7 @@ class Rounds:
 
     def __init__(self) -> None:
         self.optimizers: list[torch.optim.Optimizer] = []
-        self.kind: Kind = ((), 0)
+        self.kind = Kind()
         self.n_seen = 0
         self._numbers: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._idle: WeakKeyDictionary[torch.optim.Optimizer, None] = WeakKeyDictionary()
@@ -77,7 +89,7 @@ class Rounds:
 
     def without(self, kind: Kind) -> list[torch.optim.Optimizer]:
         """Return the optimisers that a kind of round lacks, without those that it replaced."""
-        own = [each for each, number in self._numbers.items() if number in kind[0]]
+        own = [each for each, number in self._numbers.items() if number in kind.numbers]
         updated = {*map(id, parameters_of(own))}
         return [
             each
@@ -197,7 +209,7 @@ class Rounds:
         elif self.optimizers[-1] in made and {*map(self.number_of, self.optimizers)} <= {
             *self._round
         }:
-            self.kind = tuple(self._round), self._backward
+            self.kind = Kind(tuple(self._round), self._backward)
             self.n_ended += 1
             self._round, self._backward = [], 0
             self.end_round()

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from itertools import chain, islice
 from multiprocessing.process import BaseProcess
-from operator import mul
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
@@ -33,7 +31,8 @@ from enplace.frameworks.programs import (
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.error_text import explain, first_line, is_out_of_memory
 from enplace.frameworks.torch.open.calls import REPORT_S, Calls, may_train
-from enplace.frameworks.torch.open.rounds import PATIENCE, Kind, Rounds
+from enplace.frameworks.torch.open.rounds import PATIENCE, Rounds
+from enplace.frameworks.torch.open.usual import Seen, UsualStep
 from enplace.frameworks.torch.open.whole import check_whole, refuse_division, why_missing
 from enplace.frameworks.torch.record.op_kinds import ALLOCATES, FREE
 from enplace.frameworks.torch.record.recorder import NotRecordedError, check_hooks, parameters_of
@@ -48,7 +47,7 @@ from enplace.frameworks.torch.record.timing import Clock, CpuClock, GpuClock
 from enplace.frameworks.torch.record.variables import names_of
 from enplace.frameworks.torch.step import Step
 from enplace.processes.worker import Report
-from enplace.text import joined, listed
+from enplace.text import listed
 from enplace.values.op_kinds import OpPass
 
 
@@ -159,13 +158,6 @@ def without_compiler(note: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-class _Seen(NamedTuple):
-    """A recorded step, and of what kind it was."""
-
-    step: Step
-    kind: Kind
-
-
 class Watch(Rounds):
     """Follows the steps of a script's optimisers, and says when to record and when to time."""
 
@@ -177,9 +169,7 @@ class Watch(Rounds):
         self._calls = Calls(source, make_clock(), wanted, self._ends)
         self._recording = Recording(make_clock(), lambda: current_line(source))
         self._clock = self._recording.clock
-        self._step: _Seen | None = None
-        self._older: _Seen | None = None
-        self._kinds: Counter[Kind] = Counter()
+        self._usual = UsualStep(self._clock)
         self._names: WeakKeyDictionary[torch.optim.Optimizer, str] = WeakKeyDictionary()
         self._lacking: list[str] = []
         self._goes_back_at = ""
@@ -191,7 +181,7 @@ class Watch(Rounds):
     @property
     def has_step(self) -> bool:
         """Whether a step was recorded; nothing after that matters."""
-        return (self._step or self._older) is not None
+        return self._usual.kept is not None
 
     def recorded(self) -> Recorded:
         """Return the step, or else a call of the model, and what was measured.
@@ -201,11 +191,12 @@ class Watch(Rounds):
         LoadError
             If the script had neither.
         """
-        if (found := self._step or self._older) is not None:
+        if (found := self._usual.kept) is not None:
             self._check_computes(found.step)
             shapes = found.step.batch_shapes
             timing = self._clock.timing(self._wanted.warm_ups, shapes, found.kind)
-            about = [*self._unlike(found.kind)]
+            names = {self.number_of(each): self._name_of(each) for each in self.optimizers}
+            about = [*self._usual.about(names)]
             if self._lacking:
                 about.append(
                     f"The recorded step is without {listed(self._lacking[:5])}, which made no "
@@ -226,43 +217,14 @@ class Watch(Rounds):
                 f"PyTorch{self.hint}"
             )
 
-    def _unlike(self, kind: Kind) -> Iterator[str]:
-        """Say what steps have on average, where a kind of step has more or less of it."""
-        alike = self._alike(kind)
-        n_steps, owns, means = sum(alike.values()), [], []
-        names = {self.number_of(each): self._name_of(each) for each in self.optimizers}
-        for number in (*dict.fromkeys(kind[0]), None):
-            what = (
-                "backward passes"
-                if number is None
-                else f"steps of {names.get(number, 'another optimiser')}"
-            )
-            own, *others = (
-                each[1] if number is None else each[0].count(number) for each in (kind, *alike)
-            )
-            mean = sum(map(mul, others, alike.values())) / n_steps
-            if round(mean, 1) != own:
-                owns.append(f"{own:,}")
-                means.append(f"{mean:.1f} {what}")
-        if means:
-            yield (
-                f"Steps differ: on average over {n_steps:,}, one has {joined(means)}; the "
-                f"recorded one has {joined(owns)}."
-            )
-
     def _name_optimizers(self) -> None:
         """Note, while they live, what the script calls its optimisers, and which are left out."""
         for each in islice(self.all_optimizers, MOST_NAMED):
             if each not in self._names:
                 own = type(each).__name__
                 self._names[each] = next((f"{own} ({name})" for name in names_of(each)), own)
-        if (found := self._step or self._older) is not None:
+        if (found := self._usual.kept) is not None:
             self._lacking = [*map(self._name_of, self.without(found.kind))]
-
-    def _alike(self, kind: Kind) -> Mapping[Kind, int]:
-        """Return how many steps there were of each kind with the same optimisers."""
-        own = {*kind[0]}
-        return {each: n for each, n in self._kinds.items() if {*each[0]} == own}
 
     def _name_of(self, optimizer: torch.optim.Optimizer) -> str:
         return self._names.get(optimizer, type(optimizer).__name__)
@@ -333,20 +295,21 @@ class Watch(Rounds):
     def begin_anew(self) -> None:
         self._check_whole()
         self._recording.stop()
-        self._older, self._step = self._step or self._older, None
+        self._usual.begin_anew()
         self._plain, self._again = 0, -1
         self._name_optimizers()
         self._record()
 
     def end_round(self) -> None:
         """Decide what to do with the next step."""
-        self._kinds[self.kind] += 1
         if was_plain := self._recording.recorder is None:
+            shapes = self._recording.modules.batch_shapes()
+            self._clock.end_plain(shapes, self.kind)
+            self._usual.count(self.kind, shapes)
             self._plain += 1
-            self._recording.end_plain(self.kind)
             self._tell()
         else:
-            self._keep(_Seen(self._recording.end(self.optimizers), self.kind))
+            self._usual.add(Seen(self._recording.end(self.optimizers), self.kind))
             self._check_whole()
             self._again += 1
         is_finished = self._is_finished()
@@ -355,29 +318,12 @@ class Watch(Rounds):
         if is_finished:
             self.stop()
         is_due = self._recording.is_due(self._plain, self._again, self._wanted.plain)
-        if is_due or not self._is_usual():
+        if is_due or not self._usual.is_found:
             self._record()
             return
         self._recording.modules.see_batch()
         if not was_plain:
             self._clock.begin_plain()
-
-    def _keep(self, found: _Seen) -> None:
-        """Keep the step just recorded, or the known one if it is shorter or as usual."""
-        known = self._step
-        if known is None or self._kinds[found.kind] > self._kinds[known.kind]:
-            self._step = found
-        elif found.kind != known.kind:
-            self._clock.forget()
-        elif self._recording.better(known.step, found.step) is found.step:
-            self._step = found
-
-    def _is_usual(self) -> bool:
-        """Whether no other kind of step, or batch, is more frequent than that of the known one."""
-        assert self._step is not None
-        step, kind = self._step
-        is_usual_kind = self._kinds[kind] == max(self._alike(kind).values())
-        return is_usual_kind and self._recording.is_usual(step)
 
     def _tell(self) -> None:
         if time.monotonic() < self._report_at:
@@ -389,12 +335,12 @@ class Watch(Rounds):
             self._wanted.report("Waiting for a step of another optimiser", None)
 
     def _is_finished(self) -> bool:
-        if self.awaits_another or not self._is_usual():
+        if self.awaits_another or not self._usual.is_found:
             return False
         if not self._wanted.steps:  # only the graph is wanted
-            assert self._step is not None
-            seen = self.n_ended * len(self._step.step.ops)
-            may_differ = max(len(self.kind[0]), self.kind[1]) > 1
+            assert self._usual.now is not None
+            seen = self.n_ended * len(self._usual.now.step.ops)
+            may_differ = max(len(self.kind.numbers), self.kind.n_backward) > 1
             return seen >= FEW_OPS * (MANY if may_differ else 1) or self.n_ended >= PATIENCE
         return self._recording.is_finished(self._plain, self._again, self._wanted.plain)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -13,7 +11,7 @@ import torch
 from enplace.errors import EnplaceError
 from enplace.frameworks.torch.record.modules import Modules
 from enplace.frameworks.torch.record.recorder import Recorder
-from enplace.frameworks.torch.record.timing import Clock, GpuClock, Shapes
+from enplace.frameworks.torch.record.timing import Clock, GpuClock
 from enplace.frameworks.torch.step import Step, Timing
 from enplace.processes.worker import Report
 
@@ -71,7 +69,6 @@ class Recording:
         self.modules, self.clock, self._line = Modules(), clock, line
         self.recorder: Recorder | None = None
         self._stack = ExitStack()
-        self._batches: Counter[Shapes] = Counter()
 
     def is_due(self, plain: int, again: int, wanted: int) -> bool:
         """Return whether the next step is to be recorded for the times of ops.
@@ -109,49 +106,10 @@ class Recording:
         assert recorder is not None
         self._stack.close()
         self.clock.stop()
-        step = recorder.finish(self.modules.name, optimizers)
-        self._batches[step.batch_shapes] += 1
-        return step
-
-    def end_plain(self, kind: Hashable) -> None:
-        """Note that a plain step of some kind has ended."""
-        shapes = self.modules.batch_shapes()
-        self._batches[shapes] += 1
-        self.clock.end_plain(shapes, kind)
+        return recorder.finish(self.modules.name, optimizers)
 
     def stop(self) -> None:
         """Record no longer, if at all; what was recorded does not matter."""
         if self.recorder is not None:
             self.end()
             self.clock.forget()
-
-    def is_usual(self, step: Step) -> bool:
-        """Return whether no other shapes are more usual, unless many shapes are as usual.
-
-        Of two that take turns, the smaller batch is the rest of the data.
-        """
-        n = max(self._batches.values())
-        often = [shapes for shapes, times in self._batches.items() if times >= n - 1]
-        is_most = step.batch_shapes in often and step.batch_shapes == max(often, key=_size_of)
-        return is_most or 3 * n <= self._batches.total()
-
-    def better(self, known: Step, found: Step) -> Step:
-        """Return the step just found, or the known one if that has a batch of more usual shapes.
-
-        Of equal batches, the shorter step has no evaluation.
-        """
-        is_alike = found.batch_shapes == known.batch_shapes
-        more = self._batches[found.batch_shapes] - self._batches[known.batch_shapes]
-        more *= abs(more) > 1
-        larger = _size_of(found.batch_shapes) - _size_of(known.batch_shapes)
-        if (more, larger, len(known.ops) - len(found.ops), is_alike) > (0, 0, 0, False):
-            if not is_alike:
-                self.clock.forget_others()
-            return found
-        self.clock.forget()
-        return known
-
-
-def _size_of(shapes: Shapes) -> int:
-    """Return how many numbers a batch has."""
-    return sum(map(math.prod, shapes))
