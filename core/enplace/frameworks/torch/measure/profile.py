@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -343,15 +343,11 @@ class _Builder:
         late = self._find_late_gradients(held)
         for owner, n_bytes in held.items():
             path, _, own = owner.rpartition(".")
-            scope, home = scope_of_module(path), device[owner]
-            node = Node(self._names.take(scope, own), "Parameter", OpKind.VARIABLE, OpPass.FORWARD,
-                        scope, self.costs.free(home), persistent_bytes=n_bytes,
-                        device=home)  # fmt: skip
+            where = OpPass.FORWARD, scope_of_module(path), device[owner]
             if owner in late:
-                name = self._names.take(scope, own, "grad")
-                gradient = self._add(replace(node, name=name, type="Gradient",
-                                             kind=OpKind.CONSTANT, persistent_bytes=0))  # fmt: skip
-            at = self._variable[owner] = self._add(node)
+                gradient = self._add_idle(f"{own}/grad", "Gradient", OpKind.CONSTANT, *where)
+            at = self._add_idle(own, "Parameter", OpKind.VARIABLE, *where)
+            self._variable[owner], self.nodes[at].persistent_bytes = at, n_bytes
             for number in late.get(owner, ()):
                 self._tie(at, gradient)
                 self._send(gradient, number, at, self.step.storages[number].n_bytes)
@@ -365,6 +361,14 @@ class _Builder:
         self.nodes.append(node)
         return len(self.nodes) - 1
 
+    def _add_idle(
+        self, own: str, type_: str, kind: OpKind, pass_: str, scope: str, device: str
+    ) -> int:
+        """Add a node that takes no time, at least by itself; ``own`` is its name in its scope."""
+        name = self._names.take(scope, own)
+        free = self.costs.free(device)
+        return self._add(Node(name, type_, kind, pass_, scope, free, device=device))
+
     def _place(self, number: int, op: RecordedOp) -> int:
         """Return the node of an op, a new one unless it updates the same parameter."""
         key = self.merged.get(number)
@@ -377,19 +381,15 @@ class _Builder:
         summed = self._sums.get(number)
         if key is not None:
             scope, own = _update_scope(key[1])
-            name = self._names.take(scope, own, op.optimizer)
-            device = self._device_of(key[1], op.device)
-            node = Node(name, op.optimizer, OpKind.UPDATE, OpPass.UPDATE, scope,
-                        self.costs.free(device), device=device)  # fmt: skip
+            where = OpPass.UPDATE, scope, self._device_of(key[1], op.device)
+            at = self._add_idle(f"{own}/{op.optimizer}", op.optimizer, OpKind.UPDATE, *where)
+            self.merged_nodes[key] = at
         else:
             scope, own = _update_scope(summed) if summed else self._scope(op)
             name = self._names.take(scope, own, op.kind)
             pass_ = OpPass.UPDATE if summed else op.pass_
-            node = Node(name, op.kind, kind_of(op), pass_, scope, device=op.device)
-        at = self._add(node)
-        self._grow(node, op)
-        if key is not None:
-            self.merged_nodes[key] = at
+            at = self._add(Node(name, op.kind, kind_of(op), pass_, scope, device=op.device))
+        self._grow(self.nodes[at], op)
         if op.step_call:
             self._connect_nodes(self._step_node[op.step_call], CONTROL, at, 0)
         elif summed:
@@ -425,16 +425,14 @@ class _Builder:
     def _begin_step(self, op: RecordedOp) -> None:
         """Let an optimiser's step follow the backward pass before it."""
         if op.step_call not in self._step_node:
-            name = self._names.take(UPDATE, "step")
             device = self.nodes[self._pending[-1]].device if self._pending else op.device
-            free = self.costs.free(device)
-            step = Node(name, "step", OpKind.CONSTANT, OpPass.UPDATE, UPDATE, free, device=device)
-            self._step_node[op.step_call] = self._add(step)
+            step = self._add_idle("step", "step", OpKind.CONSTANT, OpPass.UPDATE, UPDATE, device)
+            self._step_node[op.step_call] = step
             waiting = {*self._pending}
             feeds = {source for source, _, target, _ in self.edges if target in waiting}
             for each in self._pending:
                 if each not in feeds:
-                    self._connect_nodes(each, CONTROL, self._step_node[op.step_call], 0)
+                    self._connect_nodes(each, CONTROL, step, 0)
             self._pending.clear()
 
     # Edges
@@ -497,12 +495,10 @@ class _Builder:
         """Return the node of a tensor that is older than the step."""
         if number not in self._input:
             storage = self.step.storages[number]
-            name = self._names.take(INPUT_SCOPE, f"tensor_{len(self._input)}")
-            free = self.costs.free(storage.device)
-            node = Node(name, "Input", OpKind.INPUT, OpPass.FORWARD, INPUT_SCOPE, free)
-            node.device = storage.device
-            node.persistent_bytes = storage.n_bytes if number in self._data else 0
-            self._input[number] = self._add(node)
+            own, where = f"tensor_{len(self._input)}", (INPUT_SCOPE, storage.device)
+            at = self._add_idle(own, "Input", OpKind.INPUT, OpPass.FORWARD, *where)
+            self.nodes[at].persistent_bytes = storage.n_bytes if number in self._data else 0
+            self._input[number] = at
         return self._input[number]
 
     def _send(
@@ -600,11 +596,12 @@ class _Builder:
 
     def _hold_temporary(self, node: int, owner: str, n_bytes: int, until: int) -> None:
         """Hold a tensor of an update until another one ends; what is held needs a reader."""
-        made = self.nodes[node]
-        name = self._names.take(made.scope, _update_scope(owner)[1], "free")
-        free = Node(name, "free", OpKind.UPDATE, OpPass.UPDATE, made.scope,
-                    self.costs.free(made.device), device=made.device)  # fmt: skip
-        reader, output = self._add(free), self._n_slots[node]
+        scope, own = _update_scope(owner)
+        where = OpPass.UPDATE, scope, self.nodes[node].device
+        reader, output = (
+            self._add_idle(f"{own}/free", "free", OpKind.UPDATE, *where),
+            self._n_slots[node],
+        )
         self._tie(reader, node)
         self._connect_nodes(node, output, reader, n_bytes)
         if until != node:
