@@ -6,7 +6,6 @@ device that reads it. So an op gets nothing that a plan does not send it, and co
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -109,13 +108,10 @@ class Labels:
 
 @dataclass
 class Seen:
-    """What was seen of a node of the plan in a step: its device, and its calls on the clock."""
+    """What was seen of a node of the plan in a step: its device, and whether that is the plan's."""
 
     device: int
     as_planned: bool = True
-    time_us: float = 0.0
-    start_us: float = float("nan")
-    finish_us: float = float("nan")
 
 
 @dataclass
@@ -171,7 +167,6 @@ class PlacedMode(TorchDispatchMode):
             if node is not None and (device := self._placed.device[node]) is not None:
                 self.labels.put(self.labels.of(tensor), device, fixed=True)
                 self.seen.nodes.setdefault(node, Seen(device))
-        self._began = time.perf_counter()
 
     def end_step(self, is_whole: bool) -> None:
         """End a step, if one runs; part of a step does not count."""
@@ -227,10 +222,9 @@ class PlacedMode(TorchDispatchMode):
         device = self._written_on(written, self._anywhere(given) if planned is None else planned)
         kept = {id(each) for each in written}
         args, kwargs = tree_map(lambda each: self._moved(each, device, kept), (args, kwargs))
-        begun = time.perf_counter()
         out = func(*args, **kwargs)
         if node is not None:
-            self._note(node, device, begun, time.perf_counter(), 1)
+            self._note(node, device)
         self._label(out, device)
         return out
 
@@ -252,12 +246,10 @@ class PlacedMode(TorchDispatchMode):
             return [self._moved(*each, changed) for each in zip(value, devices, strict=True)]
 
         args, kwargs = [moved(each) for each in args], {k: moved(v) for k, v in kwargs.items()}
-        begun = time.perf_counter()
         out = func(*args, **kwargs)
-        ended = time.perf_counter()
         for node, device in zip(nodes, devices, strict=True):
             if node is not None:
-                self._note(node, device, begun, ended, len(nodes))
+                self._note(node, device)
         if _has_parts(out, nodes):
             for tensor, device in zip(out, devices, strict=True):
                 self._label(tensor, device)
@@ -311,14 +303,10 @@ class PlacedMode(TorchDispatchMode):
         self.seen.nodes.setdefault(node, Seen(device))
         return device
 
-    def _note(self, node: int, device: int, begun: float, ended: float, parts: int) -> None:
+    def _note(self, node: int, device: int) -> None:
         seen = self.seen.nodes.setdefault(node, Seen(device))
         seen.as_planned &= device == self._placed.device[node]
         seen.device = device
-        seen.time_us += (ended - begun) * 1e6 / parts
-        if seen.start_us != seen.start_us:
-            seen.start_us = (begun - self._began) * 1e6
-        seen.finish_us = (ended - self._began) * 1e6
 
 
 def _has_parts(value: Any, nodes: Sequence[Any]) -> bool:

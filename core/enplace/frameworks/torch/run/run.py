@@ -333,14 +333,13 @@ def _seen_by_op(problem: Problem, plan: Plan, follower: _ByOp, devices: str) -> 
     profile, index = problem.profile, problem.profile.index
     steps = follower.mode.steps
     middle = _middle(steps)
-    time_us, start_us, finish_us = np.full((3, profile.n_ops), np.nan)
+    unknown_us = np.full(profile.n_ops, np.nan)
     op_device = np.full(profile.n_ops, NOT_SEEN)
     as_planned = 0
     for number, seen in middle.nodes.items():
         op = index.get(follower.names[number])
         if op is None:
             continue
-        time_us[op], start_us[op], finish_us[op] = seen.time_us, seen.start_us, seen.finish_us
         op_device[op] = seen.device
         as_planned += all(step.nodes[number].as_planned for step in steps if number in step.nodes)
     schedule = _predicted(problem, plan, follower.names)
@@ -349,9 +348,9 @@ def _seen_by_op(problem: Problem, plan: Plan, follower: _ByOp, devices: str) -> 
         plan=plan,
         cluster=problem.cluster,
         step_times_us=np.array(follower.times_us),
-        op_time_us=time_us,
-        op_start_us=start_us,
-        op_finish_us=finish_us,
+        op_time_us=unknown_us,
+        op_start_us=unknown_us,
+        op_finish_us=unknown_us,
         op_device=op_device,
         op_memory_bytes=np.zeros(profile.n_ops, dtype=np.int64),
         ops_checked=int((op_device != NOT_SEEN).sum()),
@@ -369,9 +368,8 @@ def _seen_by_op(problem: Problem, plan: Plan, follower: _ByOp, devices: str) -> 
 
 
 def _middle(steps: Sequence[StepSeen]) -> StepSeen:
-    """Return the step whose ops took the median time."""
-    total_us = [sum(seen.time_us for seen in step.nodes.values()) for step in steps]
-    return steps[int(np.argsort(total_us)[len(total_us) // 2])]
+    """Return the step that moved the median number of bytes between devices."""
+    return sorted(steps, key=lambda step: step.moved_bytes)[len(steps) // 2]
 
 
 def _facts(
