@@ -222,7 +222,12 @@ class Framework:
             raise ClusterError(f"'{text}': {self.name} runs on one host; use gpu:all, for example")
         if local is None or self.has_logical_devices:
             return
-        if for_run and self.has_labels and local[1].lower() == "cpu" and not local[3]:
+        if for_run and self.uses_labels(text) and not local[3]:
+            if not local[2].isdecimal():
+                raise ClusterError(
+                    f"'{text}': CPUs are labels in a run of {self.name}; write how many, such as "
+                    f"cpu:2"
+                )
             return
         if local[3] or (local[1].lower() == "cpu" and local[2] != "1"):
             raise ClusterError(

@@ -105,6 +105,9 @@ def test_labels_are_for_runs_alone():
     framework.check_devices("cpu:2", for_run=True)
     with pytest.raises(ClusterError, match="does not divide a device"):
         framework.check_devices("cpu:2")
+    for text in ("cpu:all", "cpu:#0,1"):
+        with pytest.raises(ClusterError, match="write how many, such as cpu:2"):
+            framework.check_devices(text, for_run=True)
     with pytest.raises(ClusterError, match="runs on one host"):
         framework.check_devices("hosts.json", for_run=True)
     assert framework.uses_labels("cpu:2")
