@@ -40,11 +40,14 @@ def add_copies(
         if each.is_again:
             nodes[each.added] = _add_copy(new, node, each)
     for each in again:
-        readers = [_known(nodes, reader) for reader in each.readers]
+        reads = _reads([_known(nodes, reader) for reader in each.readers], each)
+        outputs = [slot_of(reader.input[at]) for reader, at in reads]
         if each.is_offload:
-            nodes[each.added] = _add_fetch(new, readers, each, shapes)
-        else:
-            _redirect(readers, each)
+            sent = sorted({*outputs})
+            nodes[each.added] = _add_fetch(new, each, sent, shapes)
+            outputs = [sent.index(output) for output in outputs]
+        for (reader, at), output in zip(reads, outputs, strict=True):
+            reader.input[at] = f"{each.added}:{output}" if output else each.added
         if each.after:
             nodes[each.added].input.append(f"^{_known(nodes, each.after).name}")
     _let_writers_wait(new, [each.added for each in again if each.is_again])
@@ -69,23 +72,18 @@ def _add_copy(graph_def: GraphDef, node: NodeDef, again: Split) -> NodeDef:
 
 
 def _add_fetch(
-    graph_def: GraphDef,
-    readers: Sequence[NodeDef],
-    sent: Split,
-    shapes: Mapping[str, TensorShape],
+    graph_def: GraphDef, split: Split, outputs: Sequence[int], shapes: Mapping[str, TensorShape]
 ) -> NodeDef:
-    """Add a node on the host that gives its readers those outputs of an op that they read."""
-    outputs = sorted({slot_of(node.input[at]) for node, at in _reads(readers, sent)})
-    _redirect(readers, sent, {output: number for number, output in enumerate(outputs)})
-    tensors = [f"{sent.op}:{output}" for output in outputs]
+    """Add a node on the host that gives some outputs of an op."""
+    tensors = [f"{split.op}:{output}" for output in outputs]
     fetch = graph_def.node.add()
-    fetch.CopyFrom(make_node(sent.added, FETCH_TYPE, tensors))
+    fetch.CopyFrom(make_node(split.added, FETCH_TYPE, tensors))
     fetch.attr["T"].list.type.extend(shapes[each].dtype.as_datatype_enum for each in tensors)
     return fetch
 
 
 def _reads(readers: Sequence[NodeDef], split: Split) -> list[tuple[NodeDef, int]]:
-    """List which inputs of nodes are outputs of the op that is not kept."""
+    """List the inputs of nodes that are outputs of the op that is not kept."""
     found = []
     for reader in readers:
         at = [
@@ -100,16 +98,6 @@ def _reads(readers: Sequence[NodeDef], split: Split) -> list[tuple[NodeDef, int]
             )
         found += [(reader, number) for number in at]
     return found
-
-
-def _redirect(
-    readers: Sequence[NodeDef], split: Split, number_of: Mapping[int, int] | None = None
-) -> None:
-    """Let nodes read the copy of an op, or what fetches its outputs under other numbers."""
-    for reader, at in _reads(readers, split):
-        output = slot_of(reader.input[at])
-        number = output if number_of is None else number_of[output]
-        reader.input[at] = f"{split.added}:{number}" if number else split.added
 
 
 def _let_writers_wait(graph_def: GraphDef, copies: Sequence[str]) -> None:
