@@ -51,7 +51,6 @@ class _Following:
     def __init__(self, parts: int) -> None:
         self._parts = parts
         self._mode: _FirstRows | None = None
-        self._model: torch.nn.Module | None = None
         self._sums = WeakIdKeyDictionary()
 
     def called(self, usual: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,7 +61,6 @@ class _Following:
                 return usual(module, *args, **kwargs)
             samples = samples_in((args, kwargs))
             self._mode = _FirstRows(module, samples, rows_of(samples, self._parts))
-            self._model = module
             args, kwargs = self._mode.cut((args, kwargs))  # before the mode cuts what this asks
             self._mode.__enter__()
             try:
@@ -76,10 +74,10 @@ class _Following:
     def ended(self, usual: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(usual)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            self.end()
-            model, self._model = self._model, None
-            if model is None:
+            if self._mode is None:
                 return usual(*args, **kwargs)
+            model = self._mode.model
+            self.end()
             self._begin_sums(model)
             try:
                 return usual(*args, **kwargs)
@@ -113,7 +111,7 @@ class _FirstRows(TorchFunctionMode):
 
     def __init__(self, model: torch.nn.Module, samples: int, rows: int) -> None:
         super().__init__()
-        self._samples, self._rows = samples, rows
+        self.model, self._samples, self._rows = model, samples, rows
         self._stays = WeakIdKeyDictionary()
         self._note((*model.parameters(), *model.buffers()))
 
