@@ -116,11 +116,11 @@ def _label_blocks(profile: Profile) -> tuple[IntArray, IntArray]:
     What holds nothing need not stay in one place, such as a dropout between layers.
     """
     block = np.full(profile.n_ops, NONE)
-    blocks = _group(profile, block_of)
+    blocks, is_variable = _group(profile, block_of), profile.of_kind(OpKind.VARIABLE)
     label = np.arange(profile.n_ops) + len(blocks)
     for at, ops in enumerate(blocks):
         block[ops] = at
-        if any(profile.kinds[op] == OpKind.VARIABLE for op in ops):
+        if is_variable[ops].any():
             label[ops] = at
     return block, label
 

@@ -94,12 +94,9 @@ def weight_bytes(profile: Profile) -> IntArray:
     They are those of the gradient that its update reads; all that it holds if there is none.
     """
     found = profile.persistent_bytes.copy()
-    is_variable, is_update = (
-        np.array([kind == each for kind in profile.kinds])
-        for each in (OpKind.VARIABLE, OpKind.UPDATE)
-    )
+    is_variable = profile.of_kind(OpKind.VARIABLE)
     gradient = np.zeros(profile.n_ops, dtype=np.int64)  # of each update
-    into = is_update[profile.edge_op] & ~is_variable[profile.edge_source]
+    into = profile.of_kind(OpKind.UPDATE)[profile.edge_op] & ~is_variable[profile.edge_source]
     np.maximum.at(gradient, profile.edge_op[into], profile.tensor_bytes[profile.edge_tensor[into]])
     of = is_variable[profile.edge_source] & (gradient[profile.edge_op] > 0)
     np.minimum.at(found, profile.edge_source[of], gradient[profile.edge_op[of]])

@@ -182,7 +182,8 @@ def _start(folder: Path, n: int, report: Report) -> list[Message]:
     ]
     failures = _failures(folder)
     first = [each for each in failures if each.kind != LOST] or ([] if silent else failures)
-    for failure in first:
+    if first:
+        failure = first[0]
         if failure.kind == OWN:
             raise PlanError(failure.line)
         _print_output(folder, failure.rank)
@@ -228,9 +229,11 @@ class _Failure:
 def _failures(folder: Path) -> list[_Failure]:
     """Return what processes say that failed, those first that failed first."""
     found = sorted(folder.glob(WHY.format("*")), key=lambda path: path.stat().st_mtime)
-    texts = [path.read_text().partition(" ") for path in found]
-    ranks = [int(path.name.rpartition("-")[2]) for path in found]
-    return [_Failure(rank, kind, line) for rank, (kind, _, line) in zip(ranks, texts, strict=True)]
+    failures = []
+    for path in found:
+        kind, _, line = path.read_text().partition(" ")
+        failures.append(_Failure(int(path.name.rpartition("-")[2]), kind, line))
+    return failures
 
 
 def _answer(folder: Path, rank: int) -> Message | None:

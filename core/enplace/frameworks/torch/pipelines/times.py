@@ -72,11 +72,8 @@ class StageTimes:
             begun = self._clock()
             out = usual(microbatch, *args, **kwargs)
             self._spans[begins is None].append((begun, self._clock()))
-            is_over = begins is None and kwargs.get("full_backward", True)
-            if begins is not None:
-                self._flying[microbatch] += 1
-            elif is_over:
-                self._flying[microbatch] -= 1
+            is_over = begins is None and bool(kwargs.get("full_backward", True))
+            self._flying[microbatch] += (begins is not None) - is_over
             self.in_flight = max(self.in_flight, sum(each > 0 for each in self._flying.values()))
             again.end(microbatch, is_over=is_over)
             return out

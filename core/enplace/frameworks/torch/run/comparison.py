@@ -32,9 +32,9 @@ def about_run(devices: str, compared_steps: int, is_compiled: bool) -> dict[str,
 def about_batches(profile: Profile, plain: Message) -> str:
     """Say how the batches of the run without a plan differ from those of the profile."""
     measured = profile.measured
-    rows = next((shape[:1] for shape in measured.batch_shapes if shape), ())
+    rows = next((shape[:1] for shape in measured.batch_shapes if shape), None)
     whole = [
-        (shape[0] * measured.parts_of_batch, *shape[1:]) if rows and shape[:1] == rows else shape
+        (shape[0] * measured.parts_of_batch, *shape[1:]) if shape[:1] == rows else shape
         for shape in measured.batch_shapes
     ]
     return about_other_batches(whole, plain.details["batch_shapes"])
