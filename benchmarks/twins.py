@@ -3,8 +3,9 @@
 A twin has as many ops as a profile, with the same times, about as many edges for each op, tensors
 of the same sizes, and the cluster's GPUs and channels. Edges lead as far ahead as in the profile,
 as a share of all ops. A plan without idle time is planted in it as in :mod:`benchmarks.planted`, so
-its optimum is known, and so is what a gap owes to the plan. Of the bound, twins say nothing: it is
-exact wherever no device is ever idle. Twins have no variables, and one edge in ten finds no place.
+its optimum is known, and so is how much of a gap is due to the plan. Twins say nothing about the
+bound, which is exact wherever no device is ever idle. They have no variables, and one edge in ten
+is left out because no op begins late enough to read it.
 """
 
 from __future__ import annotations

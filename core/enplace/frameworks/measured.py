@@ -165,7 +165,7 @@ class MeasuredRun(Frozen):
     modules_on_planned_device: int | None = None
 
     def __post_init__(self) -> None:
-        if self.on_labels:  # its ops ran in turn, which no devices do
+        if self.on_labels:  # devices do not run their ops in turn, so no time means anything
             for name in ("step_times_us", "op_time_us", "op_start_us", "op_finish_us"):
                 object.__setattr__(self, name, np.full_like(getattr(self, name), np.nan, float))
             object.__setattr__(self, "stock_step_time_us", math.nan)
@@ -197,7 +197,7 @@ class MeasuredRun(Frozen):
 
     @property
     def step_time_us(self) -> float:
-        """Median step; NaN on labels, which have no times."""
+        """Median step; NaN on labels, where no time is measured."""
         return float(np.median(self.step_times_us))
 
     @property

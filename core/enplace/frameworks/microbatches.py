@@ -94,7 +94,7 @@ def find_microbatches(wishes: Mapping[str, Value], dashes: str = "") -> Microbat
 
 
 def share_of_profile(profile: Profile, number: int) -> float:
-    """Return how large one of so many micro-batches is beside what was profiled of a batch."""
+    """Return the size of one of so many micro-batches as a share of what was profiled."""
     return profile.measured.parts_of_batch / number
 
 

@@ -391,7 +391,7 @@ def _check(
     request = RunRequest(source, devices, steps, wished, data_parallel=data_parallel)
     wanted = find_microbatches(wished)
     try:
-        if wanted is not None:  # small steps are mostly no share of large ones
+        if wanted is not None:  # a small step rarely takes its share of a large one
             cut = {**source.options, wishes.CUT_BATCH.key: wanted.number}
             source = replace(source, options=cut)
             profile = _measure(source, devices, report, cancelled)

@@ -46,9 +46,9 @@ def block_of(scope: str) -> str:
 def find_blocks(profile: Profile) -> list[list[int]]:
     """Return the ops of each block that has parameters, with their gradients and updates.
 
-    As in PyTorch's pipelines, an op of a module without any, such as a dropout or the loss, is
-    where the last of what it gets is made. What comes before all parameters is with its first
-    reader, unless these run on other kinds of devices.
+    As in PyTorch's pipelines, an op of a module without any, such as a dropout or the loss, is in
+    the block that makes the last of its inputs. What comes before all parameters is in the block of
+    its first reader, unless the two run on different kinds of devices.
     """
     block, label = _label_blocks(profile)
     backward = named_backward(profile)
@@ -75,7 +75,7 @@ def find_blocks(profile: Profile) -> list[list[int]]:
 def _find_homes(
     profile: Profile, label: IntArray, ahead: BoolArray, begin: IntArray
 ) -> dict[int, int]:
-    """Find which block each label belongs to whose ops go forward.
+    """Find the block that the forward ops of each label belong to, as its label.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def _find_homes(
     ahead : bool array, shape (n_ops,)
         The ops that go forward.
     begin : int array, shape (n_labels,)
-        The first of these.
+        The first such op of each label.
     """
     runs = np.ones((len(begin), profile.time_us.shape[1]), dtype=bool)
     np.logical_and.at(runs, label[ahead], np.isfinite(profile.time_us[ahead]))

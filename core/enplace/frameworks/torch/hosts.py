@@ -15,7 +15,7 @@ from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 
 _OF_NO_STAGE = (INPUT, LOSS)
-"""Scopes whose ops go forward where the ops that they read do."""
+"""Scopes that tell no stage: their ops may run where their neighbours do."""
 
 _EARLY = 10
 """Percentage of a device's forward ops before which its first stage is taken to begin."""

@@ -45,7 +45,7 @@ class Work:
     """What an op has to do: see :class:`enplace.frameworks.roofline.Work`.
 
     Its kernels take ``effort`` times as long as the roofline says. Where it is not ``known``, no
-    formula tells the FLOPs, as of an op of another library, or the one that it has gives no number.
+    formula tells the FLOPs, as of an op of another library, or its formula gives no number.
     """
 
     flops: float = 0.0

@@ -159,7 +159,10 @@ def _unwritten(step: Step) -> tuple[str, ...]:
 
 def _unknown(step: Step) -> Iterator[str]:
     """Name the ops of which only what they read and write is known."""
-    for has_formula in (False, True):
+    for has_formula, why, mend in (
+        (False, "no formula says", "Register one"),
+        (True, "the formula fails or gives NaN where it should say", "Correct what was registered"),
+    ):
         unknown = [
             op for op in step.ops if not op.work.known and op.work.has_formula == has_formula
         ]
@@ -167,8 +170,6 @@ def _unknown(step: Step) -> Iterator[str]:
             continue
         kinds = [*dict.fromkeys(op.kind for op in unknown)]
         takes = "takes" if len(kinds) == 1 else "take"
-        why = "the formula fails or gives NaN for" if has_formula else "no formula says"
-        mend = "Correct what was registered" if has_formula else "Register one"
         yield (
             f"{_at(dict.fromkeys(op.line for op in unknown))}{why} how many FLOPs "
             f"{listed(kinds[:5])} {takes}; without one, only what is read and written counts in an "

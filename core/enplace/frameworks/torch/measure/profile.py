@@ -7,8 +7,8 @@
 - A tensor is a storage: what a view shows is read from whoever wrote the storage last. An op that
   changes a tensor in place makes another, which lies in the memory of the one that it read.
 - A tensor that was freed later than its last reader ended is held until the op that ran then.
-- A gradient of the step before that is freed after the forward pass began is a tensor that an op
-  without work, ``grad``, gives the parameter's op.
+- If a gradient of the step before is freed only after the forward pass has begun, it is a tensor
+  that an op without work, ``grad``, gives the parameter's op.
 - What an optimiser's step does to one parameter is one op. The step begins when the backward pass
   has ended: ``update/step`` waits for it. What ops on lists make for all parameters at once is a
   tensor that each update holds until the last one, and that an op without work, ``free``, reads.
@@ -564,8 +564,8 @@ class _Builder:
         """Let each update hold what it makes for itself, as much as exists at once.
 
         Ops on lists make it for all parameters at once, so it stays until the last of their
-        updates. Parameters on other devices have lists of their own, which may end sooner: the hold
-        is too long by what the updates of devices differ.
+        updates. Parameters on other devices have their own lists, which may end sooner: then the
+        hold is longer than it should be.
         """
         shared = {number for _, number, _ in self._slots}
         ops_of: dict[int, list[int]] = defaultdict(list)
@@ -590,7 +590,7 @@ class _Builder:
                 self.nodes[node].temporary_bytes += most
 
     def _last_update(self, number: int) -> int:
-        """Return the node of the last op until then that updates a parameter."""
+        """Return the node of the last op up to this one that updates a parameter."""
         last = min(number, len(self.step.ops) - 1)
         return self._node_of[next(n for n in range(last, -1, -1) if n in self.merged)]
 

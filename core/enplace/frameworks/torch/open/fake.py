@@ -98,7 +98,7 @@ def fake_tensors(line: Callable[[], str] = str) -> Iterator[_Answers]:
         for place in (optimizer, _foreach_utils):
             types = [*place._foreach_supported_types, FakeTensor]
             stack.enter_context(patch.object(place, "_foreach_supported_types", types))
-        # As on a GPU, optimisers that the script leaves the choice take lists of tensors.
+        # As on a GPU, optimisers take lists of tensors unless the script says otherwise.
         lists = ("_get_foreach_kernels_supported_devices", lambda: ["cuda", "cpu"])
         stack.enter_context(patch.object(optimizer, *lists))
         saved: dict[str, Any] = {}

@@ -1,8 +1,8 @@
 """Where a step of a script ends: with the optimiser seen last, once all others have made steps.
 
-Each step so holds all optimisers, whichever of them comes first and whichever makes more steps.
-Optimisers may make their steps within a backward pass, one for each parameter: those are seen
-together, where the outermost backward pass ends.
+So each step holds all optimisers, whichever comes first and however many steps each makes.
+Optimisers may make their steps within a backward pass, one for each parameter: these count
+together, when the outermost backward pass has ended.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from enplace.frameworks.torch.record.recorder import parameters_of
 from enplace.frameworks.torch.record.recording import EnoughError
 
 PATIENCE = 20
-"""How often another optimiser makes a step while one is awaited: the critic of a GAN may make
-several for one of its generator, and some scripts make optimisers that they never use, or use
-only at first or in turns of many steps."""
+"""An optimiser is awaited for so many steps of another: the critic of a GAN may make several for
+each of its generator, and some scripts make optimisers that they never use, use only at first, or
+use in turns of many steps."""
 
 
 class Kind(NamedTuple):
@@ -88,7 +88,7 @@ class Rounds:
         return [*self._numbers, *(each for each in self._idle if not _wraps_another(each))]
 
     def without(self, kind: Kind) -> list[torch.optim.Optimizer]:
-        """Return the optimisers that a kind of round lacks, without those that it replaced."""
+        """Return the optimisers that a kind of round lacks, and that none of its own replaced."""
         own = [each for each, number in self._numbers.items() if number in kind.numbers]
         updated = {*map(id, parameters_of(own))}
         return [
@@ -128,7 +128,7 @@ class Rounds:
     # What is done besides
 
     def go_backward(self, losses: torch.Tensor | Sequence[torch.Tensor]) -> None:
-        """The script goes backward, from these unless it only asks for gradients."""
+        """The script goes backward from some losses; from none if it only asks for gradients."""
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimiser begins its step."""
@@ -137,7 +137,7 @@ class Rounds:
         """An optimiser has ended its step."""
 
     def begin_anew(self) -> None:
-        """The optimisers of a round are others than before."""
+        """The optimisers of a round have changed."""
 
     def end_round(self) -> None:
         """The last optimiser has made its step, which ends the round."""
@@ -215,7 +215,7 @@ class Rounds:
             self.end_round()
 
     def _away(self, numbers: Sequence[int]) -> list[torch.optim.Optimizer]:
-        """Return the optimisers for which too many steps of another were waited by now."""
+        """Return the optimisers that have been awaited for too many steps of another."""
         for each in self.optimizers:
             if (own := self._numbers[each]) in numbers:
                 self._waits[own].clear()
@@ -225,7 +225,7 @@ class Rounds:
         return [each for each, steps in waits if max(steps.values(), default=0) > PATIENCE]
 
     def _takes_the_place(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether an optimiser is one that is known, which a script makes anew for each step."""
+        """Whether a script made a known optimiser anew; if so, this one takes its place."""
         own = _ids_of(optimizer)
         for at, each in enumerate(self.optimizers):
             if type(each) is type(optimizer) and _ids_of(each) == own:
@@ -253,7 +253,7 @@ class Rounds:
 
 
 def _ids_of(optimizer: torch.optim.Optimizer) -> set[int]:
-    """Return what tells an optimiser's parameters from others."""
+    """Return the ids of an optimiser's parameters."""
     return {*map(id, parameters_of([optimizer]))}
 
 

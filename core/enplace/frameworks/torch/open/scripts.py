@@ -1,6 +1,6 @@
 """Training scripts: run unchanged; steps of their optimisers are recorded and timed.
 
-A step is a round of all optimisers of a script, of which a GAN has several. The second step is
+A step is a round of all the optimisers of a script; a GAN has several. The second step is
 recorded, so that a short script is enough; then plain steps are timed, and the step is recorded
 some more times for the times of its ops.
 """
@@ -90,14 +90,14 @@ class Watching(Protocol):
 
 
 FEW_OPS, MANY = 2000, 10
-"""An estimate follows a script for so many ops: it may soon replace its optimiser by another. It
-follows so many times as many where steps may differ in their optimisers or backward passes."""
+"""An estimate follows a script for ``FEW_OPS`` ops, as the script may soon replace its optimiser,
+and for ``MANY`` times as many where steps may differ in their optimisers or backward passes."""
 
 MOST_BACKWARD = 1000
-"""A step adds up the gradients of fewer batches."""
+"""No step adds up the gradients of more batches."""
 
 MOST_NAMED = 8
-"""Of so many optimisers, the script's own names are looked for: some have one for each weight."""
+"""The script's own names are looked up for so many optimisers: some have one for each weight."""
 
 OF_STEPS = (
     "torch.optim.optimizer.register_optimizer_step_pre_hook",

@@ -21,8 +21,8 @@ _DIVIDED_BY = {
     "deepspeed": "DeepSpeed",
     "megatron": "Megatron",
 }
-"""Modules whose classes divide a model among processes, each of which sees only its part, and
-names by which PyTorch logs that it does."""
+"""What divides a model among processes, each of which sees only its part: modules of classes, and
+names that PyTorch logs when it divides one."""
 
 _MEND = "profile the script without it, on one device"
 

@@ -2,7 +2,7 @@
 
 A micro-batch does not take its share of the batch's time: small ops take some time whatever their
 size, and large ones are less efficient in one size than in another. Besides, it adds its gradients
-to those of the micro-batches before, so there are gradients to add to.
+to those of the micro-batches before it, so the steps here have gradients to add to.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def first_rows(parts: int) -> Iterator[None]:
     with (
         patch.object(torch.nn.Module, "__call__", following.called(torch.nn.Module.__call__)),
         patch.object(torch.autograd, "backward", following.ended(torch.autograd.backward)),
-        # It would reach the one above inside of the mode, which could not end then.
+        # It would call the one above from within the mode, which could not end there.
         patch.object(torch.Tensor, "backward", following.ended(torch.Tensor.backward)),
     ):
         try:
@@ -61,7 +61,7 @@ class _Following:
                 return usual(module, *args, **kwargs)
             samples = samples_in((args, kwargs))
             self._mode = _FirstRows(module, samples, rows_of(samples, self._parts))
-            args, kwargs = self._mode.cut((args, kwargs))  # before the mode cuts what this asks
+            args, kwargs = self._mode.cut((args, kwargs))  # before it is on
             self._mode.__enter__()
             try:
                 return usual(module, *args, **kwargs)
@@ -87,14 +87,14 @@ class _Following:
         return backward
 
     def _make_sums(self, model: torch.nn.Module) -> None:
-        """Make gradients for later steps to add to, as the first of them is made without."""
+        """Make gradients for later steps to add to; the first step has none."""
         with _disable_current_modes():
             for each in model.parameters():
                 if each.grad is not None and each not in self._sums:
                     self._sums[each] = torch.zeros_like(each.grad)
 
     def _begin_sums(self, model: torch.nn.Module) -> None:
-        """Let a step add to zeros, which nobody sees being made."""
+        """Let a step add to zeros, without recording that they are made."""
         with _disable_current_modes():
             for each in model.parameters():
                 if each.grad is None and each in self._sums:
@@ -107,7 +107,7 @@ class _Following:
 
 
 class _FirstRows(TorchFunctionMode):
-    """Cuts what comes from outside and has a row for each sample; what is made of that is cut."""
+    """Cuts what comes from outside and has a row for each sample; anything made of that is cut."""
 
     def __init__(self, model: torch.nn.Module, samples: int, rows: int) -> None:
         super().__init__()

@@ -141,7 +141,7 @@ def _find_place(cluster: Cluster, devices: list[int]) -> Member:
 def _number_of_host(cluster: Cluster, tasks: list[str]) -> int:
     """Return which of the hosts this is: the one with an address of this machine.
 
-    Where several or none have one, ``torchrun`` tells, which may number hosts as they arrive.
+    If several have one, or none has, ``torchrun`` decides; it may number hosts as they arrive.
     """
     addresses = dict(cluster.hosts)
     own = [addresses.get(task, "").rpartition(":")[0].strip("[]") for task in tasks]

@@ -4,7 +4,7 @@ JOB, ANSWER, WHY, PROGRESS = "job", "answer-{}", "why-{}", "progress"
 """Names of files in the folder of a pipeline: what to do; from each process, what came of it."""
 
 OUTPUT, TOLD = "output-{}", "told"
-"""What each process prints, and what ``torchrun`` does besides."""
+"""What each process prints, and what ``torchrun`` itself prints."""
 
 OWN, LOST = "own", "lost"
 """Begin the file of a process that says why it ended: for its own reason, or as another had ended.

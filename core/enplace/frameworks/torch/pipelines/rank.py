@@ -147,7 +147,7 @@ class Pipeline:
             for owner, name, new in (
                 (torch.nn.Module, "__call__", self._called),
                 (torch.autograd, "backward", self._went_back),
-                # It would reach the one above inside of the tape, which could not end then.
+                # It would call the one above from within the tape, which could not end there.
                 (torch.Tensor, "backward", self._went_back),
                 (torch.autograd, "grad", self._took_gradients),
                 *self.weights.patches(),

@@ -60,8 +60,8 @@ class StageTimes:
     ) -> Callable[..., Any]:
         """Time a function of a stage: the one that goes forward if it ``begins`` a module.
 
-        A micro-batch is held from there until its gradients are done, those of weights too where
-        they wait; so is what was made again.
+        A micro-batch is held from its forward pass until all its gradients are done, also those of
+        weights if they come later; so is what was made again.
         """
 
         @wraps(usual)
@@ -81,7 +81,7 @@ class StageTimes:
         return timed
 
     def _clock(self) -> Any:
-        """Return the time, or on a card what will know when it gets there."""
+        """Return the time; on a card, an event that will have it."""
         if self._device.type != "cuda":
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)

@@ -1,4 +1,4 @@
-"""Which process of a pipeline has which weights, and what all of them make of the weights together.
+"""Which process of a pipeline has which weights, and what the processes do with them together.
 
 Only the process of a stage makes the gradients of its parameters and updates them. Norms and
 overflows of gradients are those of all stages. Where the script evaluates or saves its model, all
@@ -84,7 +84,7 @@ class Weights:
                 self._groups[ranks] = dist.new_group([*ranks])  # all processes make all groups
 
     def patches(self) -> list[tuple[Any, str, Callable[..., Any]]]:
-        """Return the functions of PyTorch that are others here: owner, name, and what makes it."""
+        """Return the functions of PyTorch to replace: owner, name, and what makes the new one."""
         clip = sys.modules["torch.nn.utils.clip_grad"]
         return [
             (clip, "_get_total_norm", self._took_norm),

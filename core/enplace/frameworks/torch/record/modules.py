@@ -163,9 +163,9 @@ class Modules:
         return ".".join(filter(None, [own, path[found.end() :]]))
 
     def variable(self, model: torch.nn.Module) -> str:
-        """Return the script's own name for a model, which no other has and which it keeps.
+        """Return the script's own name for a model, else its class and a number.
 
-        It is its class and a number if the script has none.
+        No other model gets the same name, and it stays.
         """
         if id(model) not in self._names:
             taken = self._names.values()

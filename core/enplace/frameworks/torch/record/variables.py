@@ -16,7 +16,7 @@ _DEEPEST = 4
 """Parts of the longest path to a model: ``trainer.agent.critics.0``."""
 
 _MOST_PARTS, _MOST_VALUES = 100, 5000
-"""How many values are searched of one, and of all variables: a script may hold a whole data set."""
+"""How many parts of a value, and how many values, are searched: a script may hold a data set."""
 
 
 def names_of(model: object) -> Iterator[str]:

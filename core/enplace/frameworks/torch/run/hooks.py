@@ -75,7 +75,7 @@ def modules_in_plan(
 def has_parameters(
     model: torch.nn.Module, planned: Mapping[str, int], heads: Sequence[str]
 ) -> bool:
-    """Whether a plan has ops of all parameters of a model, under one of some heads."""
+    """Whether a plan has an op for each parameter of a model, all under one of some heads."""
     paths = [path.rpartition(".") for path, _ in model.named_parameters()]
     return any(
         all(

@@ -84,7 +84,7 @@ def run_plain(
     Parameters
     ----------
     planned : mapping of str to int, optional
-        The ops of the plan that it is to run by later.
+        The ops of the plan that the script will run by later.
     drops_out : bool
         Whether dropout drops anything.
 
@@ -182,7 +182,7 @@ def _follow(source: Source, follower: Follower) -> None:
 
 
 class _Plain(Follower):
-    """Follows a script that runs as it is, with a model that has a plan's parameters."""
+    """Follows a script that runs as it is; one of its models must have a plan's parameters."""
 
     def __init__(self, planned: Mapping[str, int] | None, steps: int, report: Report) -> None:
         super().__init__(steps, "Running without the plan", report)
