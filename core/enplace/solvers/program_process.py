@@ -66,11 +66,9 @@ _ROUNDED = 1e-5
 
 def solve_by_highs(connection: Connection) -> Message:
     """Solve the model in the first message with HiGHS."""
+    import highspy  # takes a while
+
     job = connection.receive()
-    try:
-        import highspy
-    except ImportError as error:
-        return _answer("missing", why=f"{error}")
     model, start = model_from(job)
     solver = give_to_highs(model)
     if start is not None:
