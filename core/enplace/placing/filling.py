@@ -41,7 +41,7 @@ SHARES = (1.0, 0.95, 0.9, 0.85, 0.8)
 """Shares of the memory to fill, until the plan fits."""
 
 SENDING = (1.0, 4.0, 0.5, 0.0)
-"""Prices of sending: an op counts as ending so many times the time of its transfers later."""
+"""Prices of sending: the multiples of its transfer times by which an op counts as ending later."""
 
 DRAWS, DRAWN_SHARES, DRAWN_SENDING, NOISE = 60, (0.85, 1.02), (0.3, 8.0), 0.002
 """Plans that are drawn where memory is short, the limits of their shares and prices, and how far

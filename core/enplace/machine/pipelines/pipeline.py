@@ -548,7 +548,7 @@ def planned_rule(*plans: Plan) -> LoadRule:
 
 
 def step_rule(plan: Plan, n_samples: int) -> LoadRule:
-    """Return the rule that the plan was made for, of a step of so many samples."""
+    """Return the rule that the plan was made for, with another number of samples in a step."""
     return replace(planned_rule(plan), microbatches=n_samples)
 
 

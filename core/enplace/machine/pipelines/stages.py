@@ -141,7 +141,7 @@ def stages_of(
 
 
 def share_updates(stages: tuple[Stage, ...], n_samples: int) -> tuple[Stage, ...]:
-    """Let each of so many samples have its share of what runs once per step, as in loads."""
+    """Count a share of what runs once per step towards the compute of each sample, as in loads."""
     if not any(any(stage.update_us) for stage in stages):
         return stages
     return tuple(

@@ -22,7 +22,7 @@ TOLD_SHARE = 0.1
 """Idle time that a move fills is told if it is more than this share of what the move gains."""
 
 MOST_SHIFTED = 6.0
-"""Where the parts of the critical path change by more than so many times what the step gains, it is
+"""If the parts of the critical path change by more than this multiple of what the step gains, it is
 another path: what it is made of tells nothing."""
 
 ANOTHER_PATH = "other ops are on the critical path then"

@@ -79,7 +79,7 @@ UNEQUAL, EQUAL = [(1, 2, 40), (3, 4, 80)], [(5, 10, 20)] * 4
 
 
 def in_a_row(layers):
-    """Return layers without clipping, each on a device of its own, and links that take no time."""
+    """Return layers without clipping, each on its own device, and links that take no time."""
     times, edges = {}, []
     for i, (ahead, back, update) in enumerate(layers):
         f, b, u = f"f{i}", f"gradients/b{i}", f"update/u{i}"
