@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import (
-    QColor,
-    QEnterEvent,
-    QFocusEvent,
-    QFont,
-    QFontMetricsF,
-    QPainter,
-    QPaintEvent,
-)
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent
 from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QWidget
 
 from enplace_studio.widgets.theme import theme
@@ -73,23 +65,20 @@ class PaintedButton(QAbstractButton):
             painter.fillRect(self.rect(), theme.tokens.hover)
 
 
+_POINTS = {
+    QEvent.Type.Enter: True,
+    QEvent.Type.Leave: False,
+    QEvent.Type.FocusIn: True,
+    QEvent.Type.FocusOut: False,
+}
+
+
 class PointingButton(PaintedButton):
     """A painted button that tells when the pointer or the focus comes to it, or leaves it."""
 
     pointed = Signal(bool)
 
-    def enterEvent(self, event: QEnterEvent) -> None:
-        self.pointed.emit(True)
-        super().enterEvent(event)
-
-    def leaveEvent(self, event: QEvent) -> None:
-        self.pointed.emit(False)
-        super().leaveEvent(event)
-
-    def focusInEvent(self, event: QFocusEvent) -> None:
-        self.pointed.emit(True)
-        super().focusInEvent(event)
-
-    def focusOutEvent(self, event: QFocusEvent) -> None:
-        self.pointed.emit(False)
-        super().focusOutEvent(event)
+    def event(self, event: QEvent) -> bool:
+        if (is_here := _POINTS.get(event.type())) is not None:
+            self.pointed.emit(is_here)
+        return super().event(event)
