@@ -31,18 +31,20 @@ def write_note(project: OpenProject, ops: Collection[int], text: str) -> OpenPro
 
 def all_notes(project: OpenProject) -> list[Noted]:
     """Return the notes on ops that the open graph has."""
-    found = zip(project.notes, project.noted, strict=True)
-    return [Noted(ops, project.describe(ops), note.text) for note, ops in found if ops]
+    return notes_about(project, frozenset[int]().union(*project.noted))
 
 
 def notes_about(project: OpenProject, ops: Collection[int]) -> list[Noted]:
     """Return the notes on any of these ops."""
-    return [each for each in all_notes(project) if not each.ops.isdisjoint(ops)]
+    found = zip(project.notes, project.noted, strict=True)
+    about = [(note, on) for note, on in found if not on.isdisjoint(ops)]
+    return [Noted(on, project.describe(on), note.text) for note, on in about]
 
 
 def note_on(project: OpenProject, ops: Collection[int]) -> str:
     """Return the note on just these ops; empty if there is none."""
-    return next((each.text for each in all_notes(project) if each.ops == frozenset(ops)), "")
+    found = (each.text for each in notes_about(project, ops) if each.ops == frozenset(ops))
+    return next(found, "")
 
 
 def told_notes(project: OpenProject, entry: PlanEntry) -> list[tuple[str, str]]:
