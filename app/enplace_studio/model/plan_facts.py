@@ -76,7 +76,7 @@ def standing(project: OpenProject, entry: PlanEntry) -> tuple[str, str]:
         return ("" if project.expert is None else UNFIT_EXPERT), "dim"
     role = role_of(change)
     if role == "good" and entry.run is not None and project.expert is not None:
-        # The measurement may have refuted the gain.
+        # The measurement may have refuted the gain; a run on labels has none, but NaN.
         longer = entry.run.step_time_us >= project.expert.schedule.makespan_us
         role = "dim" if longer else "good"
     return vs_expert(change), role

@@ -223,8 +223,7 @@ def draw_groups(
         return
     painter.setFont(font)
     top = area.top() + (area.height() - height) / 2
-    scopes = {name: number for number, name in enumerate(groups.rows)}
-    scope = np.array([scopes[name] for name in groups.rows], dtype=np.int64)
+    scope = np.unique(groups.rows, return_inverse=True)[1]
     own = groups.group[row.numbers]
     named = [(each, groups.names) for each in _narrow_stretches(row, scale, row.odd)]
     wider = _narrow_stretches(row, scale, np.where(own >= 0, scope[own], own), LEAST_PX)

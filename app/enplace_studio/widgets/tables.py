@@ -105,9 +105,8 @@ class Table(QTableWidget):
         for row, cells in enumerate(rows):
             for column, cell in enumerate(cells):
                 self.setItem(row, column, _Item(cell, row))
-        self.horizontalHeader().setSortIndicator(
-            -1, Qt.SortOrder.AscendingOrder
-        )  # in the order given
+        # In the order given.
+        self.horizontalHeader().setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
         self.setSortingEnabled(True)
         copy_on_request(self, self.shown_rows, self)
 

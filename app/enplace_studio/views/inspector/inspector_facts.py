@@ -138,8 +138,8 @@ def split_facts(model: Profile, schedule: Schedule) -> list[SplitFact]:
 
 def count_splits(facts: Sequence[SplitFact]) -> str:
     """Say how many ops are split, computed again, and kept on the host."""
-    numbers = Counter(fact.noun for fact in sorted(facts, key=lambda fact: fact.noun, reverse=True))
-    return ", ".join(count(n, noun) for noun, n in numbers.items())
+    numbers = Counter(fact.noun for fact in facts)
+    return ", ".join(count(numbers[noun], noun) for noun in sorted(numbers, reverse=True))
 
 
 def _leaves(op: str, n_parts: Mapping[str, int]) -> list[str]:

@@ -116,9 +116,9 @@ class PlanCard(QAbstractButton):
         full = list(filter(None, [full_text(schedule)]))
         stale = [self.stale] if self.stale else []
         run = self.entry.run
-        measured = [] if run is None else [f"measured {ms(run.step_time_us)}"]
-        if run is not None and run.on_labels:
-            measured = ["ran on labels"]
+        measured = []
+        if run is not None:
+            measured = ["ran on labels" if run.on_labels else f"measured {ms(run.step_time_us)}"]
         remark = [self.entry.remark] if self.entry.remark else []
         note = [self.entry.note] if self.entry.note else []
         peak = f"peak {size(int(schedule.peak_bytes.max()))}"
