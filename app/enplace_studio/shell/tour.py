@@ -55,7 +55,7 @@ STEPS = (
     Step(
         "inspector",
         "Overrule it",
-        "Drag a card onto a device, or press the device’s number: the step time answers at once. "
+        "Drag a card onto a device, or press the device’s number: the step time updates at once. "
         "This pane says why; Ctrl+Z takes it back.",
     ),
     Step(

@@ -44,8 +44,8 @@ SIZE, ROW_PX, OPEN_PX = (940, 500), 28, 64
 CHANGE, FITS, PRICE, OPEN = 0, 1, 4, 6
 NUMBERS = range(2, 5)
 ABOUT = (
-    "The price is the time of a batch, compared with the fastest row that fits. Open adds the plan "
-    "to your list; a model with another batch opens as a project of its own."
+    "The price is how much longer a sample takes than in the fastest row that fits. Open adds the "
+    "plan to your list; a model with another batch opens as a new project."
 )
 
 

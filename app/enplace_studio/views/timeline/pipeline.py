@@ -39,14 +39,15 @@ COMFORT = 1.5
 
 LEGEND = (
     "left: a sample's compute, in, out · right: samples by number and colour of the upper edge, "
-    "backward hatched, transfers thin, updates last"
+    "backward hatched, transfers thin, updates and exchanges last"
 )
 LEGEND_TIP = (
     "Bars on the left: what each device computes, receives and sends for one sample.\n"
     "On the right: its work over time. Numbers and upper edges tell samples; point at one to "
     "follow it. Forward is solid, backward hatched, transfers are thin; an outline marks a "
     "further subgraph of its device. Updates run once per step, when the last sample has left "
-    "their device. The strip below is the device's memory over time.\n"
+    "their device; a grey bar after them is what devices then exchange. The strip below is the "
+    "device's memory over time.\n"
     "Ctrl+wheel or W and S zoom, Shift+wheel or A and D move, 0 shows all."
 )
 
