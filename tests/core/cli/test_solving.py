@@ -663,16 +663,20 @@ def test_whole_layers_stay_on_one_device_and_are_counted(enplace, folder):
     done = enplace("place", *options, "--whole", r"layer_\d", "--pin", "layer_1/Relu=1")
     assert "3  2, 1 on GPU 1, GPU 0\n" in done.out
     done = enplace("simulate", "p.json", "plan.json", "--json")
-    layers = done.document["layers"]
-    assert (layers["count"], layers["cut"]) == (3, 0)
-    assert layers["on"] == {"GPU:1": 2, "GPU:0": 1}
+    assert done.document["layers"] == {
+        "count": 3,
+        "cut": 0,
+        "on": {"GPU:1": 2, "GPU:0": 1},
+        "in_order": [{"device": "GPU:1", "layers": 2}, {"device": "GPU:0", "layers": 1}],
+    }
 
 
 def test_step_time_says_nothing_of_layers_unless_asked(enplace, folder):
     options = ("p.json", "--cluster", "c.json", "--method", "single")
     assert "layers" not in enplace("place", *options, "--json").document
     asked = enplace("place", *options, "--whole", r"layer_\d", "--json").document
-    assert (asked["layers"]["count"], asked["layers"]["on"]) == (3, {"GPU:0": 3})
+    in_order = [{"device": "GPU:0", "layers": 3}]
+    assert asked["layers"] == {"count": 3, "cut": 0, "on": {"GPU:0": 3}, "in_order": in_order}
 
 
 def test_layers_that_no_op_has_are_refused_with_some_that_it_has(enplace, folder):
