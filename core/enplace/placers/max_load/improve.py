@@ -147,6 +147,7 @@ class _Improver:
         self.weights = problem.profile.persistent_bytes
         self.outputs_decide = outputs_decide(problem)
         self.counts_samples = samples_matter(problem, self.rule)
+        self._shared_us = shared_work_us(problem, self.rule)
         self._is_late = options.stop.with_grace(problem.profile.n_ops)
         self._apart: tuple[IntArray | None, bool] = None, False
         self._cut: IntArray | None = None  # the placement of a partition
@@ -211,7 +212,7 @@ class _Improver:
         """Search in all ways until the best plan is proven."""
         if self.outputs_decide or not self.fits:
             if self.stop():  # what was proven where all outputs count does not hold
-                bound_us = min(self.plan.bound_us or 0.0, shared_work_us(self.problem, self.rule))
+                bound_us = min(self.plan.bound_us or 0.0, self._shared_us)
                 self.plan = replace(self.plan, bound_us=bound_us, proven=False)
                 return
             self._search_by_weights(begin)
@@ -227,11 +228,10 @@ class _Improver:
         if self.plan.nothing_fits:
             return
         if self.goal.rivals != STAGED:  # what is proven of partitions is no proof for others
-            bound_us = shared_work_us(self.problem, self.rule)
             self._cut = self.plan.device if self.plan.rivals == STAGED else None
             about_cut = NOT_CONTIGUOUS if NOT_CONTIGUOUS in self.plan.note else ""
             self.plan = replace(
-                self.plan, bound_us=bound_us, proven=False, rivals=self.goal.rivals
+                self.plan, bound_us=self._shared_us, proven=False, rivals=self.goal.rivals
             ).with_notes(self.about, about_cut, separator="; ")
         if not is_listed or self.goal.rivals != STAGED:
             self._search_by_programs()
@@ -314,8 +314,7 @@ class _Improver:
 
     def _offer_device(self, device: IntArray) -> bool:
         """Offer a placement of which little is proven."""
-        bound_us = shared_work_us(self.problem, self.rule)
-        plan = make_plan(self.problem, device, self.plan.method, bound_us, self.rule)
+        plan = make_plan(self.problem, device, self.plan.method, self._shared_us, self.rule)
         return self._offer(replace(plan, rivals=ALL).with_notes(self.about))
 
     def _as_partition(self) -> Partition:
@@ -424,8 +423,8 @@ class _Improver:
         problem, known = self.problem, unit_devices(self.problem, self.plan.device)
         choices, restarts = problem.unit_allowed.size, RESTARTS
         if self.is_preferred:
-            least_us = shared_work_us(problem, self.rule)
-            if choices > MOST_CHOICES or not is_clearly_less(least_us, self.plan.value_us):
+            may_gain = is_clearly_less(self._shared_us, self.plan.value_us)
+            if choices > MOST_CHOICES or not may_gain:
                 return
             restarts *= choices <= FEW_CHOICES
         stop, draw = self.stop.within(LOCAL_SHARE), np.random.default_rng(self.options.seed)
@@ -604,10 +603,9 @@ class _Improver:
         # need less.
         takes_turns = rule.pipeline == "interleaved"
         is_certain = not (self.outputs_decide or rule.replicate or rule.two_level or takes_turns)
-        least_us = shared_work_us(problem, self.rule)
 
         def take(found: Incumbent) -> None:
-            found = replace(found, bound_us=found.bound_us if is_certain else least_us)
+            found = replace(found, bound_us=found.bound_us if is_certain else self._shared_us)
             if np.isfinite(found.objective_us):
                 made = plan_of_search(problem, found, plan.method, rule, self.about, rivals)
                 made = replace(made, proven=made.proven and not takes_turns)
