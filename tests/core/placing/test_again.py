@@ -131,6 +131,17 @@ def linear_orders(problem):
     yield from longer([])
 
 
+def shortest(problem, graph, splits, homes):
+    """Return the shortest step that fits: every placement at homes, every order; inf for none."""
+    best = np.inf
+    for position, device in product(linear_orders(graph), product(*homes)):
+        plan = Plan(np.array(device), position, "all", policy="strict", splits=splits)
+        found = simulate(problem, plan)
+        if found.fits:
+            best = min(best, found.makespan_us)
+    return best
+
+
 def brute_force(problem):
     """Return the shortest step that fits: every set of ops, placement and order; inf for none."""
     kept = Kept(problem)
@@ -140,13 +151,8 @@ def brute_force(problem):
     for chosen in chain.from_iterable(combinations(ops, n) for n in range(len(ops) + 1)):
         splits = kept.copied(base, chosen).splits if chosen else ()
         graph = split_problem(problem, splits)
-        orders = [*linear_orders(graph)]
-        for device in product(range(problem.cluster.n_devices), repeat=graph.profile.n_ops):
-            for position in orders:
-                plan = Plan(np.array(device), position, "all", policy="strict", splits=splits)
-                found = simulate(problem, plan)
-                if found.fits:
-                    best = min(best, found.makespan_us)
+        homes = [range(problem.cluster.n_devices)] * graph.profile.n_ops
+        best = min(best, shortest(problem, graph, splits, homes))
     return best
 
 
@@ -173,10 +179,9 @@ def test_of_a_tiny_model_the_best_set_placement_and_order_are_found(n_gpus, laye
 
 
 def shortest_with_host(problem, recompute):
-    """Return the shortest step that fits: each way for each tensor, fetch and order of the ops."""
+    """Return the shortest step that fits on a GPU and its host: each way for each tensor."""
     kept = Kept(problem, recompute, offload=True)
     base = simulate(problem, place(problem, "single").plan)
-    names = problem.profile.op_names
     ways = {
         op: [None]
         + ["again"] * bool(kept.can[op])
@@ -195,16 +200,8 @@ def shortest_with_host(problem, recompute):
             graph = split_problem(problem, splits)
         except EnplaceError:
             continue
-        homes = [range(problem.cluster.n_devices - 1)] * len(names)
-        homes += [
-            [1 if name.endswith("/fetched") else 0] for name in graph.profile.op_names[len(names) :]
-        ]
-        for position in linear_orders(graph):
-            for device in product(*homes):
-                plan = Plan(np.array(device), position, "all", policy="strict", splits=splits)
-                found = simulate(problem, plan)
-                if found.fits:
-                    best = min(best, found.makespan_us)
+        homes = [[int(name.endswith("/fetched"))] for name in graph.profile.op_names]
+        best = min(best, shortest(problem, graph, splits, homes))
     return best
 
 
