@@ -204,10 +204,10 @@ def _say(
         places: dict[str, list[str]] = {}
         for op, device in rows:
             places.setdefault(names[op], []).append(devices[device])
-        joined = {name: ", ".join(there) for name, there in places.items()}
+        where = {name: ", ".join(there) for name, there in places.items()}
         return [
             (f"{kind.label} {there}", text)
-            for text, there in _by_name(joined, problem.profile, grouping)
+            for text, there in _by_name(where, problem.profile, grouping)
         ]
     if kind.roles == (OP, OP):
         return [(kind.label, kind.sentence.format(*pair)) for pair in _orders(rows, problem)]
