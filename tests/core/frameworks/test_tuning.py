@@ -239,4 +239,4 @@ def test_a_pipeline_is_tuned_by_the_passes_of_its_stages():
     solve, predict_us = solves_as(wanted, "max-load-dp", PlaceOptions)
     tuning = tune(problem, solve(problem), run, solve, 3, predict_us)
     first, best = tuning.trials[0].run.step_time_us, tuning.best.run.step_time_us
-    assert best < 0.88 * first
+    assert best < 0.86 * first  # updates, which no tuning shortens, are a part of both
