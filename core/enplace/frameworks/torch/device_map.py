@@ -60,15 +60,21 @@ def find_blocks(profile: Profile) -> list[list[int]]:
     for op in np.flatnonzero(ahead).tolist():
         if label[op] in home:
             called[block[op]].add(home[label[op]])
+    source, begins_at = profile.edge_source[profile.in_edges], profile.in_ptr
+
+    def homes_of(op: int) -> set[int]:
+        """Return the homes of the calls of an op's block; of several, those that it reads from."""
+        homes = called[block[op]]
+        if len(homes) < 2:
+            return homes
+        reads = source[begins_at[op] : begins_at[op + 1]].tolist()
+        near = [s for s in reads if block[s] == block[op] and label[s] in home]
+        return {home[label[s]] for s in [s for s in near if ahead[s]] or near}
+
     for op in profile.topological_order.tolist():
-        if backward[op] and block[op] != NONE and label[op] not in home:
-            homes = called[block[op]]
-            if len(homes) > 1:  # that of the call whose tensors it reads
-                sources = profile.edge_source[profile.edge_op == op].tolist()
-                near = [s for s in sources if block[s] == block[op] and label[s] in home]
-                homes = {home[label[s]] for s in [s for s in near if ahead[s]] or near}
-            if homes:
-                home[label[op]] = max(homes, key=begin.__getitem__)
+        is_open = backward[op] and block[op] != NONE and label[op] not in home
+        if is_open and (homes := homes_of(op)):
+            home[label[op]] = max(homes, key=begin.__getitem__)
     return _grouped([home.get(each, each) for each in label.tolist()])
 
 
