@@ -202,13 +202,12 @@ class Rounds:
         if new:
             self._take(new)
             return
-        self._round += [self._numbers[each] for each in made]
-        if away := self._away([self._numbers[each] for each in made if each not in self._rare]):
+        steps, own = ([*map(self.number_of, each)] for each in (made, self.optimizers))
+        self._round += steps
+        if away := self._away([number for number in steps if number in own]):
             self._rare.update(each for each in away if each in self._returned)
             self._begin_anew([each for each in self.optimizers if each not in away])
-        elif self.optimizers[-1] in made and {*map(self.number_of, self.optimizers)} <= {
-            *self._round
-        }:
+        elif own[-1] in steps and {*own} <= {*self._round}:
             self.kind = Kind(tuple(self._round), self._backward)
             self.n_ended += 1
             self._round, self._backward = [], 0
@@ -216,13 +215,16 @@ class Rounds:
 
     def _away(self, numbers: Sequence[int]) -> list[torch.optim.Optimizer]:
         """Return the optimisers that have been awaited for too many steps of another."""
+        away = []
         for each in self.optimizers:
-            if (own := self._numbers[each]) in numbers:
-                self._waits[own].clear()
-            else:
-                self._waits[own].update(numbers)
-        waits = ((each, self._waits[self._numbers[each]]) for each in self.optimizers)
-        return [each for each, steps in waits if max(steps.values(), default=0) > PATIENCE]
+            number = self.number_of(each)
+            if number in numbers:
+                self._waits[number].clear()
+                continue
+            self._waits[number].update(numbers)
+            if max(self._waits[number].values(), default=0) > PATIENCE:
+                away.append(each)
+        return away
 
     def _takes_the_place(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether a script made a known optimiser anew; if so, this one takes its place."""
