@@ -322,8 +322,7 @@ class Watch(Rounds):
             self._record()
             return
         self._recording.modules.see_batch()
-        if not was_plain:
-            self._clock.begin_plain()
+        self._clock.begin_plain()
 
     def _tell(self) -> None:
         if time.monotonic() < self._report_at:

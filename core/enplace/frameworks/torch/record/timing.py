@@ -59,10 +59,10 @@ class Clock:
         """Forget the steps that were recorded before the last."""
 
     def begin_plain(self) -> None:
-        """Note that plain steps begin."""
+        """Note that a plain step begins."""
 
     def end_plain(self, shapes: Shapes = (), kind: Hashable = None) -> None:
-        """Note that one has ended, on which shapes, and of which kind it was."""
+        """Note that it has ended, on which shapes, and of which kind it was."""
 
     def timing(self, warm_ups: int, shapes: Shapes = (), kind: Hashable = None) -> Timing:
         """Return what was measured; of the plain steps like these, without the first ones."""
@@ -131,7 +131,6 @@ class CpuClock(Clock):
         waits = (each - before.get(thread, 0.0) for thread, each in self._waited().items())
         waited = max(waits, default=0.0)  # those of several threads may be at the same time
         self._plain.append(_Plain(max(took - waited, computed) * 1e6, shapes, kind))
-        self.begin_plain()
 
     def timing(self, warm_ups: int, shapes: Shapes = (), kind: Hashable = None) -> Timing:
         last = self._recordings[-1]
@@ -193,12 +192,12 @@ class GpuClock(Clock):
         self._kernels, self._extra, self._allocated_bytes = self._before
 
     def begin_plain(self) -> None:
-        torch.cuda.reset_peak_memory_stats(self._device)
+        if not self._ran_plain:
+            torch.cuda.reset_peak_memory_stats(self._device)
         self._mark = self._event()
 
     def end_plain(self, shapes: Shapes = (), kind: Hashable = None) -> None:
-        began, self._mark = self._mark, self._event()
-        self._plain.append((began, self._mark, shapes, kind))
+        self._plain.append((self._mark, self._event(), shapes, kind))
         self._ran_plain = True
 
     def _note_peak(self) -> None:

@@ -57,12 +57,13 @@ def step_us(steps, shapes=SHAPES, warm_ups=0):
         lambda: machine.wall_us / 1e6, lambda: machine.computed_us / 1e6, lambda: dict(waited)
     )
     clock.start()
-    clock.begin_plain()
     for computed_us, data_us, core_us, own in steps:
+        clock.begin_plain()
         machine.run(computed_us, data_us + core_us)
         waited["main"] += core_us / 1e6
         waited["other"] += core_us / 1e6  # at the same time
         clock.end_plain(own)
+        machine.run(70, 5)  # Enplace's own work between two steps
     return clock.timing(warm_ups, shapes)
 
 
@@ -88,8 +89,8 @@ def test_steps_of_another_kind_do_not_count():
     machine = Machine()
     clock = CpuClock(lambda: machine.wall_us / 1e6, lambda: machine.computed_us / 1e6, dict)
     clock.start()
-    clock.begin_plain()
     for computed_us, kind in ((900, "other"), (2000, "own"), (1900, "own"), (800, "other")):
+        clock.begin_plain()
         machine.run(computed_us, 0)
         clock.end_plain(SHAPES, kind)
     found = clock.timing(0, SHAPES, "own")
