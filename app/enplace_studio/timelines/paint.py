@@ -256,13 +256,15 @@ def _narrow_stretches(
     start_us, finish_us : float
     """
     near = row.within(scale.start_us, scale.stop_us)
-    length_us = row.finish_us[near] - row.start_us[near]
-    bars = near.start + np.flatnonzero(length_us >= least_px * scale.us_per_px)
+    start_us, finish_us = row.start_us[near], row.finish_us[near]
+    bars = np.flatnonzero(finish_us - start_us >= least_px * scale.us_per_px)
     if not len(bars):
         return
-    start_us, finish_us = row.start_us[bars], row.finish_us[bars]
+    # Bars that are too narrow to end a stretch are no idle time.
     idle_us = start_us[1:] - np.maximum.accumulate(finish_us)[:-1]
-    ends = (np.diff(key[bars].astype(np.int64)) != 0) | (idle_us > WIDE_PX * scale.us_per_px)
+    stretch = np.append(0, np.cumsum(idle_us > WIDE_PX * scale.us_per_px))
+    start_us, finish_us = start_us[bars], finish_us[bars]
+    ends = (np.diff(key[near][bars].astype(np.int64)) != 0) | (np.diff(stretch[bars]) != 0)
     firsts = np.flatnonzero(np.append(True, ends))
     until_us = np.maximum.reduceat(finish_us, firsts)
     longest_us = np.maximum.reduceat(finish_us - start_us, firsts)
@@ -270,7 +272,7 @@ def _narrow_stretches(
     wide &= longest_us < LABEL_PX * scale.us_per_px
     for at in np.flatnonzero(wide)[:_DENSEST_LABELS].tolist():
         first = int(firsts[at])
-        yield int(bars[first]), float(start_us[first]), float(until_us[at])
+        yield near.start + int(bars[first]), float(start_us[first]), float(until_us[at])
 
 
 LEAST_LETTERS = 6

@@ -26,9 +26,10 @@ def row_of(lengths_us, odd):
     )
 
 
-def stretches(row, us_per_px):
+def stretches(row, us_per_px, least_px=0.0):
     width_px = 1000.0
-    return list(_narrow_stretches(row, TimeScale.fit(width_px * us_per_px, width_px), row.odd))
+    scale = TimeScale.fit(width_px * us_per_px, width_px)
+    return list(_narrow_stretches(row, scale, row.odd, least_px))
 
 
 def test_narrow_bars_of_a_group_are_named_together():
@@ -55,3 +56,9 @@ def test_a_name_does_not_reach_over_idle_time():
     parts = {name: getattr(row, name)[kept] for name in ("start_us", "finish_us", "odd")}
     spread = replace(row, numbers=np.arange(120), **parts)
     assert stretches(spread, 1.0) == [(0, 0.0, 120.0), (60, 320.0, 440.0)]
+
+
+def test_bars_too_narrow_to_end_a_stretch_are_no_idle_time():
+    row = row_of(([2.0] + [0.05] * 120) * 20, ([False] + [True] * 120) * 20)
+    ((first, start_us, finish_us),) = stretches(row, 1.0, least_px=0.1)
+    assert (first, start_us, round(finish_us, 6)) == (0, 0.0, 154.0)

@@ -157,7 +157,7 @@ class PipelineView(QWidget):
         self._draw(None, None)
 
     def _show(self, schedule: Schedule, found: PipelineSchedule) -> None:
-        further = further_stages(found)
+        further = [] if visits_as_meant(found) else further_stages(found)
         measured = schedule.problem.measured_profile.measured
         parts = [
             measured.title_of(f"{ms(found.time_per_sample_us)} per sample once full"),
@@ -167,7 +167,6 @@ class PipelineView(QWidget):
             parts.append(f"at most {max(found.in_flight)} in flight")
         names = [device.label for device in schedule.problem.cluster.devices]
         broken = {device for stage in further for device in found.stages[stage].devices}
-        broken = set() if visits_as_meant(found) else broken
         self._set_facts(BETWEEN_FACTS.join(parts))
         self.further_button.setVisible(bool(broken))
         texts = [gpipe_loads(schedule, found) if found.kind == "gpipe" else ""]
