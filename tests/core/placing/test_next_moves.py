@@ -10,9 +10,11 @@ from documents import split_layer
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
+from enplace.names.groups import group_ops
 from enplace.placers import PlaceOptions, place
 from enplace.placing.next_moves import MOVE, ORDER, RECOMPUTE, SPLIT, SWAP, Idle, next_moves
 from enplace.placing.next_moves.search import climb
+from enplace.placing.next_moves.words import name
 from enplace.placing.stop import Stop
 from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
@@ -194,3 +196,16 @@ def test_a_search_close_to_a_plan_that_is_stopped_keeps_the_moves_that_it_has_ma
     found = place(near, "enplace", options=options)
     assert found.schedule.makespan_us == seen[-1].objective_us < 80
     assert found.plan.method == seen[-1].incumbent.method == "enplace"
+
+
+def test_ops_of_several_layers_are_named_by_the_first_and_the_last():
+    names = [f"{part}/layer{i}/op{n}" for part in ("one", "two") for i in range(40) for n in "ab"]
+    profile = profile_of(dict.fromkeys(names, 10.0), [(a, b, 1) for a, b in pairwise(names)])
+    grouping = group_ops(profile)
+
+    def named(*some):
+        return name(profile, np.array([profile.index[each] for each in some]), grouping)
+
+    first = "2 × opa from one / layer 0–1"
+    assert named("one/layer0/opa", "one/layer39/opa") == f"{first} to layer 38–39"
+    assert named("one/layer0/opa", "two/layer39/opa") == f"{first} to two / layer 38–39"

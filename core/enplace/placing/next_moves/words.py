@@ -50,8 +50,9 @@ def title_of(before: Schedule, grouping: Grouping, edit: Edit) -> str:
 
 def name(profile: Profile, ops: IntArray, grouping: Grouping) -> str:
     """Name some ops by their groups, and by what they all are: ``6 × MatMul_1 of layer 2``."""
-    shown, groups = name_ops(profile, ops, grouping), np.unique(grouping.group[ops])
-    names = [grouping.names[group] for group in groups.tolist() if group >= 0]
+    shown, found = name_ops(profile, ops, grouping), np.unique(grouping.group[ops]).tolist()
+    groups = [group for group in found if group >= 0]
+    names = [grouping.names[group] for group in groups]
     if len(ops) == 1 and names and shown != names[0]:
         what = _unique(profile, ops, grouping)
         return what if what == names[0] else f"{what} of {names[0]}"
@@ -63,7 +64,11 @@ def name(profile: Profile, ops: IntArray, grouping: Grouping) -> str:
     what = f"{len(ops):,} × {leaf(kinds.pop())}" if len(kinds) == 1 else count(len(ops), "op")
     if len(names) == 1:
         return f"{what} of {names[0]}"
-    return f"{what} from {names[0]} to {names[-1]}" if names else what
+    if not names:
+        return what
+    in_a_row = grouping.rows[groups[0]] == grouping.rows[groups[-1]]
+    last = grouping.labels[groups[-1]] if in_a_row else names[-1]
+    return f"{what} from {names[0]} to {last}"
 
 
 def _unique(profile: Profile, ops: IntArray, grouping: Grouping) -> str:
