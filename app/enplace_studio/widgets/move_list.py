@@ -17,7 +17,7 @@ from enplace.text import ms
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.reasons import Mark
-from enplace_studio.explain.shortened import shorten_among
+from enplace_studio.explain.shortened import brief, shorten_among
 from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.moves import MoveSearch
 from enplace_studio.jobs.solver import Solver
@@ -69,8 +69,10 @@ class MoveCard(PointingButton):
         width_of = QFontMetricsF(strong).horizontalAdvance
         line.setRight(line.right() - width_of(self.change) - 8)
         what, where = _what_and_where(self.move_made)
-        what = shorten_among(what, self._among, width_of, line.width())
-        draw_text(painter, line, what, strong, text)
+        shown = shorten_among(what, self._among, width_of, line.width())
+        if width_of(shown) > line.width():  # one gap reads better than several
+            shown = brief(what, width_of, line.width())
+        draw_text(painter, line, shown, strong, text)
         below = area.adjusted(left, area.height() / 2 - 1, -PAD, -5)
         reason = " · ".join(filter(None, [where, self.move_made.reason]))
         end = Qt.TextElideMode.ElideRight
