@@ -333,13 +333,9 @@ def draw_trace(painter: QPainter, trace: PathTrace, lanes: Lanes, color: QColor)
     part = slice(first, last)
     if not len(trace.row[part]):
         return
-    areas = [lanes.row_area(index) for index in range(len(lanes.rows))]
+    areas = [bars_area(row, lanes.row_area(index)) for index, row in enumerate(lanes.rows)]
     heights = [
-        bars_area(row, area).center().y()
-        if not row.is_device
-        else area.center().y()
-        if row.thin
-        else area.bottom() - 0.16 * area.height()
+        area.center().y() if row.thin else area.bottom() - 0.16 * area.height()
         for row, area in zip(lanes.rows, areas, strict=True)
     ]
     ys = np.array(heights)[trace.row[part]]
