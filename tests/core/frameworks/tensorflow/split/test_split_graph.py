@@ -183,8 +183,10 @@ def test_computing_again_keeps_the_results_to_the_last_bit(step, problem, two_cp
 
 
 def test_fetching_from_the_host_keeps_the_results_to_the_last_bit(step, problem, two_cpus):
-    kept = Kept(problem)
-    base = simulate(problem, place(problem, "single").plan)
+    everywhere = problem.profile.with_costs(np.full_like(problem.profile.time_us, 50.0))
+    with_host = Problem(everywhere, cluster_of(1, cpu_lanes=1))
+    kept = Kept(with_host)
+    base = simulate(with_host, place(with_host, "single").plan)
     given = problem.profile.variable_given >= 0
     may_go = np.flatnonzero(~kept.backward & ~given & (kept.late_bytes > 0)).tolist()
     sent = {op: op for op in may_go[::2]}
