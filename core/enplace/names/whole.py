@@ -97,14 +97,10 @@ def find_chain(profile: Profile) -> LayerChain | None:
     pattern = guess_pattern(profile)
     if not pattern:
         return None
-    forward, rank = ~named_backward(profile), index_ops(profile).rank
-    # A layer ends when its last op does; what it holds may come long before its first one.
-    ends = {
-        name: max((rank[op] for op in ops if forward[op]), default=np.inf)
-        for name, ops in find_layers(pattern, profile, "").items()
-    }
-    names = sorted(ends, key=ends.__getitem__)
-    ops = tuple(np.array(find_layers(pattern, profile, "")[name]) for name in names)
+    layers, rank = find_layers(pattern, profile, ""), index_ops(profile).rank
+    forward = ~named_backward(profile)
+    names = _in_order(profile, layers)
+    ops = tuple(np.array(layers[name]) for name in names)
     inside = np.zeros(profile.n_ops, dtype=bool)
     inside[np.concatenate(ops)] = True
     fed, feeds = inside & forward, inside & forward
@@ -358,10 +354,20 @@ def _shares(profile: Profile) -> FloatArray:
     return shares
 
 
+def _in_order(profile: Profile, layers: Layers) -> list[str]:
+    """Name the layers in the order in which they run forward."""
+    forward, rank = ~named_backward(profile), index_ops(profile).rank
+    # A layer ends when its last op does; what it holds may come long before its first one.
+    ends = {
+        name: max((rank[op] for op in ops if forward[op]), default=np.inf)
+        for name, ops in layers.items()
+    }
+    return sorted(ends, key=ends.__getitem__)
+
+
 def count_layers(profile: Profile, layers: Layers, device: IntArray) -> LayerCount:
     """Count the layers on each device of a plan; ``device`` has shape (n_ops,)."""
-    rank = index_ops(profile).rank
-    in_order = sorted((np.array(ops) for ops in layers.values()), key=lambda ops: rank[ops].min())
+    in_order = [np.array(layers[name]) for name in _in_order(profile, layers)]
     homes = [np.unique(device[ops]).tolist() for ops in in_order]
     whole = [at[0] for at in homes if len(at) == 1]
     runs = tuple((device, len(list(each))) for device, each in groupby(whole))

@@ -191,3 +191,14 @@ def test_layers_are_counted_from_the_device_with_the_first_one():
     assert count_layers(profile, layers, device) == LayerCount(3, 1, ((1, 1), (0, 1)))
     back = count_layers(profile, layers, np.array([0, 0, 1, 1, 0, 0, 0]))
     assert (back.runs, back.on) == (((0, 1), (1, 1), (0, 1)), {0: 2, 1: 1})
+
+
+def test_layers_follow_the_forward_pass_wherever_their_weights_begin():
+    times = {"stem_0/weight": 1.0, "stem_0/conv": 90.0, "stem_1/relu": 90.0}
+    times |= {"stem_2/weight": 1.0, "stem_2/conv": 90.0}
+    edges = [("stem_0/weight", "stem_0/conv"), ("stem_0/conv", "stem_1/relu")]
+    edges += [("stem_1/relu", "stem_2/conv"), ("stem_2/weight", "stem_2/conv")]
+    profile = profile_of(times, [(*pair, 4) for pair in edges])
+    layers = find_layers(r"stem_\d", profile, "--whole")
+    found = count_layers(profile, layers, np.array([0, 0, 0, 1, 1]))
+    assert found.runs == ((0, 2), (1, 1))
