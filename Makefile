@@ -109,6 +109,7 @@ release-notes:
 	awk '/^## / { own = $$2 == version } own' version="$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' core/enplace/__init__.py)" CHANGELOG.md >dist/release-notes.md
 
 # Installs each package in a fresh Debian or virtual environment, and uses it there.
+try-packages: KERNELS += python3.12 python3.13 python3.14
 try-packages: deb
 	packaging/try-wheel.sh dist/*.whl
 	packaging/try-debian.sh dist

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of these
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module 'enplace' has no attribute '{name}'")
+        if "enplace.api" not in sys.modules:
+            importlib.import_module("enplace.system").check_compiler_settings()
         return getattr(importlib.import_module("enplace.api"), name)
 
 

@@ -46,6 +46,7 @@ from enplace.errors import (
     UnplaceableOpError,
     file_error,
 )
+from enplace.system import check_compiler_settings
 from enplace.text import elide_middle, one_line, shortened
 
 __all__ = [
@@ -121,7 +122,7 @@ def run(arguments: Sequence[str]) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         with _notes_on_stderr():
-            compiling.check_settings()
+            check_compiler_settings()
             status = cli.main(list(arguments), "enplace", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -27,33 +27,6 @@ MOST_S = 2.0
 SEVERAL_HOSTS = "fastt-2x8"
 """With so many devices, even a small problem is annealed, and has transfers between machines."""
 
-OF_LLVM = {"NUMBA_CPU_NAME": "cpu", "NUMBA_CPU_FEATURES": "features"}
-"""Settings of numba that only LLVM can judge, and the arguments that they become."""
-
-_ASK = """
-import sys
-from llvmlite import binding
-binding.initialize_native_target()
-binding.Target.from_default_triple().create_target_machine(**{sys.argv[1]: sys.argv[2]})
-"""
-
-
-def check_settings() -> None:
-    """Refuse settings of numba that would end it, or have LLVM write a line for each kernel.
-
-    Another process asks LLVM, which writes about what it does not know, or aborts.
-    """
-    if os.environ.get("NUMBA_NUM_THREADS") == "0":
-        raise EnplaceError("NUMBA_NUM_THREADS=0: must be 1 or more; unset it")
-    for name, argument in OF_LLVM.items():
-        if value := os.environ.get(name):
-            import subprocess
-
-            command = [sys.executable, "-P", "-c", _ASK, argument, value]
-            asked = subprocess.run(command, capture_output=True)
-            if asked.stderr or asked.returncode:
-                raise EnplaceError(f"{name}={value}: LLVM does not know it; unset it")
-
 
 @command("compile")
 @click.option("--all", "every_method", is_flag=True, help="Also the code of every other method.")
@@ -80,7 +53,6 @@ def compile_ahead(every_method: bool) -> Answer:
 
 def _run_every_method(report: Callable[[str], None]) -> int:
     """Solve small problems with every method for all that it can be asked for; count the runs."""
-    from enplace.errors import EnplaceError
     from enplace.placers import (
         DEFAULT_METHODS,
         LATENCY,

@@ -310,3 +310,10 @@ def test_apply_looks_for_the_plan_before_it_imports_a_framework(monkeypatch, fol
     with pytest.raises(EnplaceError, match=r"nope\.json: cannot read"):
         ep.apply("nope.json")
     assert "tensorflow" not in sys.modules
+
+
+def test_a_setting_that_the_compiler_does_not_know_is_refused(monkeypatch):
+    monkeypatch.delitem(sys.modules, "enplace.api")
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "-3")
+    with pytest.raises(EnplaceError, match=r"^NUMBA_NUM_THREADS=-3: .*; unset it$"):
+        ep.place  # noqa: B018
