@@ -56,7 +56,7 @@ def find_stages(result: Result, *, kinds: bool = True) -> list[Stage]:
             parts = [_range(stage) for stage in stages if stage.device == device]
             raise PlanError(
                 f"{label[device]} has layers {listed(parts)}, which are not consecutive; make a "
-                f"plan with --objective throughput"
+                f"plan with --objective throughput --pipeline 1f1b"
             )
     stages = _with_ends(result, chain, stages)
     if hosts := [label[stage.device] for stage in stages if not _is_gpu(result, stage.device)]:

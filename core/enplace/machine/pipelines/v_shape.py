@@ -6,7 +6,7 @@ device does gradients of inputs (B) before those of weights (W), in the order of
 of ``torch.distributed.pipelining.ScheduleZBVZeroBubble``.
 
 The last device has two stages in a row. Where they meet, its forward ops are divided into halves
-that take about as long.
+that take about as long. A host that only makes inputs is beside the V.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def find_halves(problem: Problem, plan: Plan, passes: IntArray | None = None) ->
         given = np.minimum(plan.subgraph, 1)
         if _is_v(problem, plan, passes, given):
             return given
-    row = [s.devices[0] for s in stages_of(problem, plan, passes) if s.of == FORWARD]
+    row = _row_of(stages_of(problem, plan, passes))
     k = (len(row) + 1) // 2
     if k < 2 or len(set(row)) < k or row != [*row[:k], *row[: k - 1][::-1]]:
         return None
@@ -55,6 +55,12 @@ def find_halves(problem: Problem, plan: Plan, passes: IntArray | None = None) ->
         return None
     halves = (np.array(stage) >= k).astype(np.int64)
     return halves if _is_v(problem, plan, passes, halves) else None
+
+
+def _row_of(stages: Sequence[Stage]) -> list[int]:
+    """List the devices of forward stages, but for devices whose stages wait for none."""
+    waiting = {stage.devices[0] for stage in stages if stage.after}
+    return [s.devices[0] for s in stages if s.of == FORWARD and s.devices[0] in waiting]
 
 
 def _is_v(problem: Problem, plan: Plan, passes: IntArray, halves: IntArray) -> bool:
@@ -93,8 +99,8 @@ def _find_stages(
 ) -> list[int] | None:
     """Find the place of each op's stage on the way forward; None if samples return another way.
 
-    An op runs as late as those that read it allow on the way forward, and as early as it can on the
-    way back. On the last device, backward ops follow the forward ops that they belong to.
+    An op runs as late as those that read it allow on the way forward. Backward ops follow the
+    forward ops that they belong to; where nothing tells, they run as early as they can.
 
     Parameters
     ----------
@@ -104,11 +110,10 @@ def _find_stages(
         Which half each forward op of the last device is in.
     """
     profile, k = problem.profile, len(row)
-    counts, place = ~optimiser_ops(problem), {d: at for at, d in enumerate(row)}
-    order = [op for op in profile.topological_order.tolist() if counts[op]]
+    place = {d: at for at, d in enumerate(row)}
     own = [place.get(d, -1) for d in device.tolist()]
-    if any(own[op] < 0 for op in order):
-        return None
+    counts = ~optimiser_ops(problem) & (np.array(own) >= 0)
+    order = [op for op in profile.topological_order.tolist() if counts[op]]
     ahead = (passes == FORWARD).tolist()
     linked = counts[profile.edge_source] & counts[profile.edge_op]
     before: list[list[int]] = [[] for _ in ahead]
@@ -128,36 +133,37 @@ def _find_stages(
         if after[op] and op not in turn:
             last = 2 * k - 1 - own[op]
             stage[op] = last if last <= min(stage[each] for each in after[op]) else own[op]
-    half_of = _halves_by_name(problem, turn)
+    half_of = _halves_by_name(problem, {op: int(stage[op] >= k) for op in order if ahead[op]})
     for op in order:
         if not ahead[op]:
             most = min((stage[each] for each in before[op] if not ahead[each]), default=2 * k - 1)
             made = [stage[each] for each in before[op] if ahead[each] and each in turn]
             last = 2 * k - 1 - own[op]
-            if own[op] == k - 1:
-                last = k - 1 + half_of(op, max(made, default=most) >= k)
-            stage[op] = last if last <= most else own[op]
+            otherwise = last <= most if own[op] < k - 1 else max(made, default=most) >= k
+            stage[op] = last if last <= most and half_of(op, otherwise) else own[op]
             if stage[op] > most:
                 return None
     return stage
 
 
-def _halves_by_name(problem: Problem, turn: Mapping[int, int]) -> Callable[[int, bool], int]:
+def _halves_by_name(problem: Problem, half: Mapping[int, int]) -> Callable[[int, bool], int]:
     """Return a function from backward ops to the half of their forward ops.
 
     They share a placement unit or a scope; where neither tells, it answers what it is given.
     """
     unit, scopes = problem.unit.tolist(), scopes_by_pass(problem.profile)
-    by_unit: dict[int, int] = {}
+    by_unit: dict[int, set[int]] = {}
     by_scope: dict[str, set[int]] = {}
-    for op, half in turn.items():
-        by_unit[unit[op]] = half
-        by_scope.setdefault(split_pass(scopes[op])[1], set()).add(half)
-    known = {scope: min(halves) for scope, halves in by_scope.items() if len(halves) == 1 and scope}
+    for op, its in half.items():
+        by_unit.setdefault(unit[op], set()).add(its)
+        by_scope.setdefault(split_pass(scopes[op])[1], set()).add(its)
 
     def half_of(op: int, otherwise: bool) -> int:
-        near = known.get(split_pass(scopes[op])[1], int(otherwise))
-        return by_unit.get(unit[op], near)
+        scope = split_pass(scopes[op])[1]
+        for halves in (by_unit.get(unit[op]), by_scope.get(scope) if scope else None):
+            if halves is not None and len(halves) == 1:
+                return min(halves)
+        return int(otherwise)
 
     return half_of
 
@@ -168,14 +174,17 @@ def order_in_v(stages: Sequence[Stage], halves: IntArray, n: int) -> list[Work] 
     Returns None if the stages are no V, with one forward stage and at most one of each other pass
     in both halves of each device.
     """
-    row = [stage.devices[0] for stage in stages if stage.of == FORWARD]
+    row = _row_of(stages)
     k = len(row) // 2
     if k < 2 or len(set(row)) < k or row != [*row[:k], *row[:k][::-1]]:
         return None
     number = {(s.devices[0], s.of, int(halves[s.ops].max())): at for at, s in enumerate(stages)}
     if len(number) < len(stages):
         return None
-    lists = []
+    first = [at for at, stage in enumerate(stages) if stage.devices[0] not in row]
+    if any(stages[at].after for at in first):
+        return None
+    lists = [[(m, at) for m in range(n)] for at in first]
     for at, device in enumerate(row[:k]):
         parts = ((device, *part) for part in _list_parts(at, k, n))
         done: Counter[tuple[int, int, int]] = Counter()

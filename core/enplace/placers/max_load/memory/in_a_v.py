@@ -2,7 +2,8 @@
 
 The first accelerator has the first and the last stage, the last one has the two in the middle. So a
 load is that of two stages, which the dynamic programs do not know together. Cuts are moved along an
-order instead: first by sums of the nodes' times, then by the loads of devices.
+order instead: first by sums of the nodes' times, then by the loads of devices. Inputs that only a
+host can make come before the first stage.
 """
 
 from __future__ import annotations
@@ -107,10 +108,16 @@ class _Row:
 
     def __init__(self, problem: Problem, rule: LoadRule, node: IntArray, order: IntArray) -> None:
         self.problem, self.rule = problem, rule
-        self._at, self.n = inverse(order)[node], len(order)
         gpus = problem.cluster.gpus
         self._devices = np.array([*gpus, *gpus[:-1][::-1]])
+        allowed = np.ones((len(order), problem.cluster.n_devices), dtype=bool)
+        np.logical_and.at(allowed, node, problem.unit_allowed[problem.unit])
+        on_host = np.logical_not(allowed[:, gpus].any(axis=1))
+        self._on_host, self._host = on_host[node], allowed.argmax(axis=1)[node]
+        self._at = np.maximum(inverse(order)[node] - on_host.sum(), 0)
+        self.n = len(order) - int(on_host.sum())
         each_us = work_per_sample_us(problem, rule.microbatches)[:, gpus].max(axis=1)
+        each_us[self._on_host] = 0
         work_us = np.bincount(self._at, each_us, self.n)
         self._until_us = np.concatenate([[0.0], np.cumsum(work_us)]).tolist()
         self._sent_us = self._find_sent_us().tolist()
@@ -131,7 +138,9 @@ class _Row:
 
     def place(self, cuts: Cuts) -> IntArray:
         """Return the device of each op."""
-        return self._devices[np.searchsorted(cuts, self._at, side="right")]
+        on_gpu = self._devices[np.searchsorted(cuts, self._at, side="right")]
+        device: IntArray = np.where(self._on_host, self._host, on_gpu)
+        return device
 
     def rank(self, cuts: Cuts) -> Rank:
         """Rank a cut by the loads of devices; inf if an op may not be where it is."""

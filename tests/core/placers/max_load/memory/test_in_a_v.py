@@ -22,8 +22,11 @@ from properties import examples
 RULE = LoadRule(pipeline="zbv")
 
 
-def chain(layers, n_gpus, capacity_bytes):
-    """Return layers with times of both passes and of weights, and bytes that they send and keep."""
+def chain(layers, n_gpus, capacity_bytes, hosts=0):
+    """Return layers with times of both passes and of weights, and bytes that they send and keep.
+
+    With a host, that makes what the first and the last layer read.
+    """
     n = range(len(layers))
     names = [f"f{i}" for i in n] + [f"gradients/b{i}" for i in reversed(n)]
     times, sent = {}, {}
@@ -33,8 +36,12 @@ def chain(layers, n_gpus, capacity_bytes):
     edges = [(a, b, sent[a]) for a, b in pairwise(names)]
     edges += [(f"gradients/b{i}", f"gradients/w{i}", sent[f"f{i}"]) for i in n]
     edges += [(f"f{i}", f"gradients/w{i + 1}", sent[f"f{i}"]) for i in n[:-1]]
-    profile = profile_of(times, edges, colocation={name: name[-1] for name in times})
-    cluster = cluster_of(n_gpus, b0_us=0.0, b1_us_per_byte=0.1, capacity_bytes=capacity_bytes)
+    colocation = {name: name[-1] for name in times}
+    edges += [("input", f"f{i}", 0) for i in (0, len(layers) - 1)] * hosts
+    cpu = dict.fromkeys(["input"] * hosts, 0.0)
+    profile = profile_of(times, edges, colocation=colocation, cpu=cpu)
+    link = {"b0_us": 0.0, "b1_us_per_byte": 0.1}
+    cluster = cluster_of(n_gpus, **link, capacity_bytes=capacity_bytes, cpu_lanes=hosts)
     return Problem(profile, cluster)
 
 
@@ -84,6 +91,17 @@ def test_three_devices_pair_a_heavy_last_layer_with_a_light_first_one():
     problem = chain(layers, 3, 10**6)
     least = min(max_load_us(problem, each.device) for each in cuts_in_v(problem, 8, 3))
     assert place_in_v(problem).value_us == pytest.approx(least, rel=NEAR)
+
+
+def test_a_host_that_makes_the_inputs_is_beside_the_v():
+    layers = [(2, 3, 2, 1), *[(4, 4, 4, 1)] * 4, (3, 3, 3, 1)]
+    problem, alone = (chain(layers, 2, 10**6, hosts) for hosts in (1, 0))
+    plan, usual = place_in_v(problem), place_in_v(alone)
+    assert NO_V not in plan.note
+    assert plan.value_us == usual.value_us
+    found = simulate_pipeline(problem, plan, "zbv", 4)
+    assert [s.devices[0] for s in found.stages if not s.backward] == [2, 0, 1, 1, 0]
+    assert found.makespan_us == simulate_pipeline(alone, usual, "zbv", 4).makespan_us
 
 
 def test_interleaved_stages_keep_their_turns_though_one_stage_each_has_less_load():
