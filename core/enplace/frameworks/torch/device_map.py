@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from enplace.names.layers import NONE
-from enplace.names.passes import named_backward, split_pass
+from enplace.names.passes import BACKWARD, in_pass, named_backward, split_pass
 from enplace.names.scopes import INPUT
 from enplace.text import listed
 from enplace.values.arrays import BoolArray, IntArray
@@ -60,21 +60,9 @@ def find_blocks(profile: Profile) -> list[list[int]]:
     for op in np.flatnonzero(ahead).tolist():
         if label[op] in home:
             called[block[op]].add(home[label[op]])
-    source, begins_at = profile.edge_source[profile.in_edges], profile.in_ptr
-
-    def homes_of(op: int) -> set[int]:
-        """Return the homes of the calls of an op's block; of several, those that it reads from."""
-        homes = called[block[op]]
-        if len(homes) < 2:
-            return homes
-        reads = source[begins_at[op] : begins_at[op + 1]].tolist()
-        near = [s for s in reads if block[s] == block[op] and label[s] in home]
-        return {home[label[s]] for s in [s for s in near if ahead[s]] or near}
-
-    for op in profile.topological_order.tolist():
-        is_open = backward[op] and block[op] != NONE and label[op] not in home
-        if is_open and (homes := homes_of(op)):
-            home[label[op]] = max(homes, key=begin.__getitem__)
+    back = np.flatnonzero(backward & (block != NONE)).tolist()
+    home |= {label[op]: min(called[block[op]]) for op in back if len(called[block[op]]) == 1}
+    _add_gradients(profile, label, home, begin)
     return _grouped([home.get(each, each) for each in label.tolist()])
 
 
@@ -114,6 +102,40 @@ def _find_homes(
                 if (runs[each] & runs[found]).any():
                     home[each] = found
     return home
+
+
+def _add_gradients(
+    profile: Profile, label: IntArray, home: dict[int, int], begin: IntArray
+) -> None:
+    """Find the homes of gradients of what is called between blocks, where no name tells one.
+
+    Such a call is where the last of its inputs comes from. Its gradients read what it gets or
+    gives, and go on to the gradients of its inputs. A sum of gradients is where the first of the
+    calls is whose gradients it adds up.
+
+    Parameters
+    ----------
+    label, begin : int array
+        As for :func:`_find_homes`.
+    home : dict of int to int
+        The block of each label, as its label; those found are added.
+    """
+    back, late = in_pass(profile, BACKWARD), named_backward(profile)
+    order = [op for op in profile.topological_order.tolist() if back[op] and label[op] not in home]
+    reads: dict[int, list[int]] = {}
+    for op in reversed(order):
+        made = profile.edge_source[profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]]
+        reads[op] = np.unique(made[late[made]]).tolist()
+        if late[made].all() and len(reads[op]) > 1:
+            continue  # a sum
+        readers = profile.edge_op[profile.out_ptr[op] : profile.out_ptr[op + 1]]
+        near = [*made[~late[made]].tolist(), *readers[back[readers]].tolist()]
+        if homes := [home[label[each]] for each in near if label[each] in home]:
+            home[label[op]] = max(homes, key=begin.__getitem__)
+    for op in order:
+        homes = [home[label[each]] for each in reads[op] if label[each] in home]
+        if label[op] not in home and homes:
+            home[label[op]] = min(homes, key=begin.__getitem__)
 
 
 def _label_blocks(profile: Profile) -> tuple[IntArray, IntArray]:

@@ -94,6 +94,8 @@ class RecordedOp:
         Whether it is a convolution by groups.
     crosses : bool
         Whether it copies a tensor from another device.
+    of_call : int
+        Of a gradient, the call of its forward op; -1 if nothing tells it.
     line : str
         The script and its line, ``train.py, line 7``, of what only allocates and of ops whose
         work is not known; else empty.
@@ -115,6 +117,7 @@ class RecordedOp:
     work: Work = field(default_factory=Work)
     grouped: bool = False
     crosses: bool = False
+    of_call: int = -1
     line: str = ""
 
 

@@ -550,13 +550,24 @@ class _Builder:
                 self.holds.append((source, output, until))
 
     def _name_loose(self) -> None:
-        """Let what the model does between its modules belong to the module before it."""
+        """Let what the model does between its modules belong to the last module before it.
+
+        Its gradients belong to the same one.
+        """
         sources: dict[int, list[int]] = defaultdict(list)
         for source, _, target, _ in self.edges:
             sources[target].append(source)
+        of_call = {self.step.ops[number].call: node for number, node in self._node_of.items()}
+        forward = {
+            node: of_call[self.step.ops[number].of_call]
+            for number, node in self._node_of.items()
+            if self.step.ops[number].of_call in of_call
+        }
         for number, node in enumerate(self.nodes):
             if node.scope in ("", BACKWARD):
-                found = (split_pass(self.nodes[s].scope)[1] for s in reversed(sources[number]))
+                near = sorted(sources[number])[::-1]
+                near = [forward[number]] if number in forward else near
+                found = (split_pass(self.nodes[s].scope)[1] for s in near)
                 module = next((each for each in found if each not in _NO_MODULES), "")
                 node.scope = "/".join(filter(None, (node.scope, module)))
 

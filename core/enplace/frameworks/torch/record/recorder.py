@@ -159,15 +159,18 @@ class Whereabouts:
         The type of the optimiser whose step runs; empty outside of one.
     step_call : int
         The number of that step, from 1; 0 outside of one.
+    of_call : int
+        The call that what was found last is the gradient of; -1 if nothing tells it.
     """
 
     def __init__(self, modules: Names) -> None:
         self._modules = modules
         self.optimizer = ""
+        self.of_call = -1
         self._around: Any = None
         self._step_calls = 0
         self._went_back = self._seen_module = False
-        self._module_of_node: dict[int, tuple[str, str]] = {}
+        self._module_of_node: dict[int, tuple[str, str, int]] = {}
         self._last_node = torch.autograd._get_sequence_nr() - 1
 
     @property
@@ -184,9 +187,9 @@ class Whereabouts:
         """Note that an optimiser's step has ended."""
         self.optimizer, self._around = "", None
 
-    def find(self) -> tuple[str, str, str]:
-        """Return the module, the place and the pass of the op that is about to run."""
-        module = self._modules.current()
+    def find(self, call: int = -1) -> tuple[str, str, str]:
+        """Return the module, the place and the pass of the op that a call is about to run."""
+        module, self.of_call = self._modules.current(), -1
         node = torch._C._current_autograd_node()
         if node is not self._around:
             self._went_back = True
@@ -202,7 +205,7 @@ class Whereabouts:
         if torch.is_grad_enabled() or module is not None:
             # An op in place makes its node before the copy that it needs has its own.
             for each in range(min(self._last_node + 1, number), number + 1):
-                self._module_of_node.setdefault(each, found)
+                self._module_of_node.setdefault(each, (*found, call))
             self._last_node = number
         return *found, OpPass.FORWARD
 
@@ -210,13 +213,15 @@ class Whereabouts:
         """Find the module of a node of autograd; checkpoints run modules within one."""
         if module is not None:
             number = torch.autograd._get_sequence_nr() - 1
-            self._module_of_node.setdefault(number, (module, MODULE))
+            self._module_of_node.setdefault(number, (module, MODULE, -1))
             return module, MODULE
         variable = getattr(node, "variable", None)
         if isinstance(variable, torch.Tensor):
             owner = self._modules.owner(variable)
             return owner.rpartition(".")[0], MODULE
-        return self._module_of_node.get(node._sequence_nr(), ("", LOSS))
+        known = self._module_of_node.get(node._sequence_nr(), ("", LOSS, -1))
+        module, place, self.of_call = known
+        return module, place
 
 
 class Recorder(TorchDispatchMode):
@@ -250,8 +255,8 @@ class Recorder(TorchDispatchMode):
         with _explained(func):
             for tensor in given:
                 self._parts_of(tensor, -1)
-        where = self.at.find()  # before the op runs: it may make a node of autograd itself
         call = self._calls
+        where = self.at.find(call)  # before the op runs: it may make a node of autograd itself
         self._calls += 1
         self._clock.begin(call)
         out = func(*args, **kwargs)
@@ -282,7 +287,7 @@ class Recorder(TorchDispatchMode):
             reads=tuple(reads.items()), writes=tuple(writes), makes=tuple(makes),
             device=max(devices, default="cpu"),
             is_view=shares and not makes and not writes,
-            step_call=self.at.step_call, optimizer=self.at.optimizer,
+            step_call=self.at.step_call, optimizer=self.at.optimizer, of_call=self.at.of_call,
             crosses=name in ("_to_copy", "copy_") and len(read_on | devices) > 1,
             grouped=name.endswith("convolution") and len(args) > 8 and args[8] != 1,
         )  # fmt: skip

@@ -21,7 +21,7 @@ from enplace.errors import EnplaceError  # noqa: E402
 from enplace.frameworks.jobs import measure_profile  # noqa: E402
 from enplace.frameworks.roofline import GPUS  # noqa: E402
 from enplace.frameworks.source import source_of  # noqa: E402
-from enplace.frameworks.torch.device_map import device_map  # noqa: E402
+from enplace.frameworks.torch.device_map import device_map, find_blocks  # noqa: E402
 from enplace.frameworks.torch.measure.costs import MeasuredCosts  # noqa: E402
 from enplace.frameworks.torch.measure.measure import estimated_profile  # noqa: E402
 from enplace.frameworks.torch.measure.profile import graph_of  # noqa: E402
@@ -378,6 +378,39 @@ model ="""
     step = record(script(tmp_path, text))
     divided = [op for op in step.ops if op.pass_ == "backward" and op.kind in ("div", "neg")]
     assert {op.module for op in divided} == {"1"}
+
+
+GATE = """
+import torch
+from torch import nn
+
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.before, self.gate = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.before(x)
+        return torch.sigmoid(self.gate(x)) * x
+
+model = WRAP(Gate())
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(8):
+    loss = model(torch.randn(4, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("wrap", ["", "nn.Sequential"])
+def test_what_a_model_calls_between_blocks_and_its_gradients_are_with_the_last_one(tmp_path, wrap):
+    profile = profile_of(script(tmp_path, GATE.replace("WRAP", wrap)))
+    names = [[profile.op_names[op] for op in ops] for ops in find_blocks(profile)]
+    gate = next(each for each in names if any("gate/addmm" in name for name in each))
+    between = ["mul", "sigmoid", "gradients/mul", "gradients/mul_1", "gradients/sigmoid_backward"]
+    known = {each.replace("/0/", "/").removeprefix("0/") for each in gate}
+    assert known.issuperset(between)
 
 
 OF_ANOTHER_LIBRARY = """
