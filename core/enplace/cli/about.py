@@ -33,7 +33,7 @@ SOLVER_PROGRAMS = ("CBC", "CPLEX", "Gurobi")
 @command("methods")
 @click.argument("name", type=MethodType(), required=False)
 def methods(name: str | None) -> Answer:
-    """List the placers, and the paper that each comes from; or show the one called NAME."""
+    """List the methods and their papers, or show one."""
     from enplace.placers import DEFAULT_METHODS, placers
     from enplace.placing.registry import find_placer
 
@@ -117,7 +117,7 @@ def clusters(
     force: bool,
     **gpu: Any,
 ) -> Answer:
-    """List the presets, show the one called NAME, or describe a cluster of your own.
+    """List the presets, show one, or describe your cluster.
 
     'enplace clusters --detect -o mine.json' writes this machine's; with --gpus 4 --model A100
     --memory 80GiB --link nvlink, that of another machine. Every command takes mine.json as
@@ -196,7 +196,7 @@ def _ask(option: str, question: str, usual: str, kind: Any = None) -> Any:
 
 @command("doctor")
 def doctor() -> Answer:
-    """Report which parts are installed here, and which are missing.
+    """Report what is installed here, and what is missing.
 
     Exit status 1 if a missing part makes Enplace slow or stops it from working.
     """

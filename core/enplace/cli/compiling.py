@@ -29,9 +29,9 @@ SEVERAL_HOSTS = "fastt-2x8"
 
 
 @command("compile")
-@click.option("--all", "every_method", is_flag=True, help="Also the code of every other method.")
+@click.option("--all", "every_method", is_flag=True, help="Also compile every other method.")
 def compile_ahead(every_method: bool) -> Answer:
-    """Compile the code of the default method, once after installation.
+    """Compile the default method, once after installation.
 
     Otherwise the first 'place' does it. If everything is compiled, this takes a few seconds.
     """

@@ -95,7 +95,7 @@ def import_(
     force: bool,
     **of_model: Any,
 ) -> Answer:
-    """Turn INPUT, any graph with costs that Enplace can read, into a profile.
+    """Turn INPUT, a graph with costs, into a profile.
 
     The name of a bundled sample, such as vgg-19, will do where no file has that name.
 
@@ -154,7 +154,7 @@ def _read(path: str, of_model: dict[str, Any], output: str | None) -> Profile:
         )
     if source is None:
         if of_model:
-            raise FileError(f"{path}: has sizes and costs of its own; leave out what a model needs")
+            raise FileError(f"{path}: has sizes and costs already; leave out what a model needs")
         return read_profile(path)
     with naming(source.path), work_bar() as report, stopped_by_ctrl_c() as stopped:
         return measure_profile(source, "", 0, 0, (), report, stopped)

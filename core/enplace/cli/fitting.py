@@ -73,11 +73,11 @@ def fit(
     force: bool,
     **given: Any,
 ) -> Answer:
-    """Show what would make PROFILE fit in memory, and what each way costs.
+    """Show what would make PROFILE fit in memory, at what cost.
 
     If it does not fit as it is, plans are sought with recomputation, accumulated gradients, a
-    smaller batch, a host, and more or larger cards. Of each kind, what asks for most comes last
-    and is tried only if the rest does not fit.
+    smaller batch, a host, and more or larger cards. Within each kind, the largest change comes
+    last, and is tried only if no other one makes it fit.
 
     Exit status 1 if nothing was found that fits.
     """

@@ -218,7 +218,7 @@ constraints_option = all_of(
         "--constraints",
         type=FILE,
         metavar="FILE",
-        help="Obey the constraints in a file that the studio exported, too; --pin goes before it.",
+        help="Also obey the constraints in a file that the studio exported; a --pin overrides it.",
     ),
     click.option(
         "--grain",

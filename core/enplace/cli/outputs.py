@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -123,13 +124,15 @@ def _check_output(output: str, inputs: Sequence[str]) -> None:
     if not os.access(folder, os.W_OK):
         raise FileError(f"{output}: cannot write there; choose a folder you may write to")
     try:
-        os.stat(output)
+        found = os.stat(output)
     except FileNotFoundError:
         return
     except OSError as error:
         raise file_error(error) from None
     if any(os.path.exists(i) and os.path.samefile(output, i) for i in inputs):
         raise FileError(f"{output}: is also an input; write to another file")
+    if stat.S_ISREG(found.st_mode) and not found.st_mode & 0o222:
+        raise FileError(f"{output}: is read-only; change its permissions, or choose another file")
 
 
 def may_be_replaced(output: str) -> bool:

@@ -45,7 +45,7 @@ def profile(
     trust: bool,
     **model: Any,
 ) -> Answer:
-    """Measure what each op of MODEL takes on the devices of this machine.
+    """Measure each op of MODEL on the devices of this machine.
 
     MODEL is a training script (.py) or module, or a saved model or graph. A script is run
     unchanged until it trains. A recorded trace holds the measurement already, so nothing runs.

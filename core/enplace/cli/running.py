@@ -234,7 +234,7 @@ def tune(
     help="The framework that runs the plans. [default: the first that is installed and can]",
 )
 def serve(cluster: str, task: str, framework: str | None) -> Answer:
-    """Serve TASK of the hosts in CLUSTER until stopped, so that plans can run across hosts.
+    """Serve TASK of CLUSTER, so that plans can run across hosts.
 
     TASK is, for example, /job:worker/task:0. Run this on each host, with the same cluster file,
     before you run the plan on one of them. To plan how a decoder model is served, use plan-serving.

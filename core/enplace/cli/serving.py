@@ -80,7 +80,7 @@ def plan_serving(
     plan_file: str | None,
     force: bool,
 ) -> Answer:
-    """Plan which layers of a decoder MODEL each card holds, to serve it. It starts no server.
+    """Plan the layers of a decoder MODEL on each card. It starts no server.
 
     MODEL is a folder with .safetensors and config.json, their index, a .gguf file, or a bundled
     description such as llama-3-70b-fp8. Only names, types and shapes are read, never the weights.

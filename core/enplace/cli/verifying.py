@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 )
 @force_option
 def verify(framework: str | None, devices: str | None, output: str, force: bool) -> Answer:
-    """Check on this machine that plans run as planned and as fast as predicted.
+    """Check that plans run here as planned and as predicted.
 
     Without --devices, this is about the GPUs of this machine or, if it has none, its CPU; a single
     one is divided into two logical devices, if the framework can. PyTorch takes two labels of a

@@ -45,7 +45,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
         else:
             _replace(target, content)
     except BrokenPipeError:
-        raise ReaderGoneError(f"{path}: whoever read it has ended; write to a file") from None
+        raise ReaderGoneError(f"{path}: its reader has ended; write to a file") from None
     except (OSError, RuntimeError) as error:
         code = error.errno if isinstance(error, OSError) else errno.ELOOP
         fix = FIXES.get(code or 0, "choose a folder you may write to")

@@ -46,7 +46,7 @@ def explain_script_end(name: str, code: int, less_memory: str) -> str:
     ended_by = signal_name(code)
     if ended_by == "SIGKILL":
         return (
-            f"the {name} process was killed (signal 9); if nobody ended it, this machine most "
+            f"the {name} process was killed (signal 9); unless you ended it, this machine most "
             f"likely ran out of memory: {less_memory}"
         )
     if ended_by in CRASHES:

@@ -52,8 +52,8 @@ CUT_BATCH = Option(
     "cut-batch",
     WHOLE,
     0,
-    "Of a PyTorch script: record its steps on one of so many micro-batches of each batch, which is "
-    "what a pipeline runs. [default: record the whole batch]",
+    "Of a PyTorch script: cut each batch into N micro-batches, as a pipeline does, and record the "
+    "step of one. [default: record the whole batch]",
     least=2,
     most=1024,
     titled="Micro-batches of a batch",
@@ -74,7 +74,7 @@ MICROBATCHES = Option(
     "microbatches",
     WHOLE,
     8,
-    "Cut each batch into so many micro-batches.",
+    "Cut each batch into N micro-batches.",
     least=2,
     most=1024,
 )

@@ -62,8 +62,8 @@ OFFLOAD = Option(
     SWITCH,
     False,
     "Send to the host what would be kept for backward ops where memory is short, and fetch it in "
-    "time. Alone it chooses the method enplace-offload; with --recompute, enplace-recompute does "
-    "for each tensor what costs less.",
+    "time. This chooses the method enplace-offload or, with --recompute, enplace-recompute, which "
+    "does whichever costs less for each tensor.",
 )
 MICROBATCHES = Option(
     "microbatches",

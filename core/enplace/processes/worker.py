@@ -387,8 +387,8 @@ def why_it_ended(program: WorkerProgram, code: int, last_lines: str) -> str:
     ended_by = signal_name(code)
     if ended_by == "SIGKILL":
         return (
-            f"{process} was killed (signal 9); if nobody ended it, this machine most likely ran "
-            f"out of memory: close other programs"
+            f"{process} was killed (signal 9); unless you ended it, this machine most likely "
+            f"ran out of memory: close other programs"
         )
     if ended_by in ("SIGTERM", "SIGINT", "SIGHUP"):
         return f"{process} was ended by another program ({ended_by})"

@@ -210,7 +210,7 @@ def test_an_option_that_makes_no_sense_is_refused_with_the_mend(bert, enplace, o
 def test_its_options_are_for_models_only(folder, enplace):
     done = enplace("import", "p.json", "-o", "q.json", "--device", "h100")
     assert done.status == 2
-    assert "has sizes and costs of its own" in done.err
+    assert "has sizes and costs already" in done.err
 
 
 @pytest.mark.parametrize(

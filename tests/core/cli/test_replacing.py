@@ -46,6 +46,14 @@ def test_what_a_command_wrote_it_replaces_and_keeps(enplace, planned, command):
     assert Path("written~").read_bytes() == first
 
 
+def test_a_read_only_plan_is_refused_before_the_work_and_not_kept(enplace, planned):
+    Path("plan.json").chmod(0o444)
+    refused = enplace(*COMMANDS["place"], "plan.json")
+    assert refused.status == 2
+    assert "plan.json: is read-only; change its permissions" in refused.err
+    assert not Path("plan.json~").exists()
+
+
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_no_command_replaces_a_file_of_another_kind_unless_it_is_told_to(enplace, planned, command):
     Path("train.py").write_text("import torch\n")

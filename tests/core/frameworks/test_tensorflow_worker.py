@@ -108,7 +108,7 @@ def test_modules_in_the_current_folder_do_not_shadow_libraries(
         (-signal.SIGKILL, "OOM when allocating", "TensorFlow ran out of memory"),
         (-signal.SIGABRT, "ResourceExhaustedError: OOM when allocating", "batch"),
         (1, "MemoryError", "TensorFlow ran out of memory"),
-        (-signal.SIGKILL, "", "killed (signal 9); if nobody ended it"),
+        (-signal.SIGKILL, "", "killed (signal 9); unless you ended it"),
         (-signal.SIGSEGV, "", "TensorFlow crashed (SIGSEGV)"),
         (-signal.SIGILL, "", "another processor"),
         (0, "", "a script must not end its process itself"),

@@ -144,7 +144,7 @@ def test_an_unknown_error_type_becomes_a_worker_error(kind):
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("os.kill(os.getpid(), signal.SIGKILL)", "killed (signal 9); if nobody ended it"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed (signal 9); unless you ended it"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed (SIGSEGV)"),
         ("os.abort()", "crashed (SIGABRT)"),
         ("os.kill(os.getpid(), signal.SIGTERM)", "ended by another program (SIGTERM)"),
