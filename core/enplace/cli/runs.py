@@ -71,12 +71,17 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
 
 def _on_labels(run: MeasuredRun) -> list[list[str]]:
     """Say what was sent, and what is predicted."""
+    from enplace.frameworks.measured import NOT_SEEN
+
     facts = run.facts
     by_module = facts["placed_by_module"]
     moved = f"{size(facts['moved_bytes'])} in a step"
     rows = [["transfers", f"{facts['transfers']:,}", moved]]
     if by_module:
         rows.insert(0, ["ops of other names", f"{by_module:,}", "where their module is"])
+    if added := [run.profile.index[each.added] for each in run.plan.splits]:
+        ran = f"{int((run.op_device[added] != NOT_SEEN).sum()):,} of {len(added):,}"
+        rows.append(["ops added by the plan", ran, "computed again or fetched"])
     if math.isfinite(run.predicted_step_time_us):
         used = count(len({*run.plan.device.tolist()}), "device")
         rows.append(["predicted step", ms(run.predicted_step_time_us), f"on {used}"])

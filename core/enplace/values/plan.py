@@ -25,6 +25,7 @@ from enplace.values.problem import STEP_TIME, BoolArray, Problem
 from enplace.values.profile import IntArray, Profile
 from enplace.values.rivals import Rivals
 from enplace.values.splits import Split
+from enplace.values.splits.rules import original_name
 
 POLICIES = ("priority", "strict", "fifo")
 """How a device chooses its next op: the ready op with the best position; strictly by position; or
@@ -247,8 +248,25 @@ def under_policies(profile: Profile, plan: Plan, policy: str | None, links: str 
 def position_by_itself(profile: Profile) -> IntArray:
     """Return the position of each op as the framework runs them without a plan; shape (n_ops,)."""
     if profile.measured.runs_as_recorded:
-        return follow_graph(profile, np.arange(profile.n_ops))
+        return follow_graph(profile, just_before_readers(profile, np.arange(profile.n_ops)))
     return inverse(profile.topological_order)
+
+
+def just_before_readers(profile: Profile, key: IntArray) -> FloatArray:
+    """Return the keys of an order in which what a plan adds comes just before its first reader.
+
+    Parameters
+    ----------
+    key : int array, shape (n_ops,)
+        A key for each op, of which those of copies and fetches do not count.
+    """
+    found, names = key.astype(float), profile.op_names
+    reverse = profile.topological_order[::-1].tolist()
+    added = [op for op in reverse if original_name(names[op]) != names[op]]
+    for op in added:
+        readers = profile.edge_op[profile.out_ptr[op] : profile.out_ptr[op + 1]]
+        found[op] = found[readers].min(initial=np.inf) - 0.5 / (1 + len(added))
+    return found
 
 
 def find_gap(value_us: float, bound_us: float) -> float:

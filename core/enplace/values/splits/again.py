@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import SplitError
+from enplace.values.arrays import inverse
 from enplace.values.columns import Cut
-from enplace.values.op_kinds import OpKind, OpPass
+from enplace.values.op_kinds import OpKind, OpPass, is_view_type
 from enplace.values.profile import (
     CONTROL,
     OP_COLUMNS,
@@ -51,8 +52,21 @@ written, and nothing of which only the type is known."""
 
 
 def may_run_again(profile: Profile, op: int) -> bool:
-    """Whether an op makes the same when it runs again, and holds nothing."""
+    """Whether an op makes the same when it runs again, and holds nothing.
+
+    One that changes a tensor in place does not, nor one whose input is changed later.
+    """
+    if profile.op_types[op].endswith("_") or op in _reads_changed(profile):
+        return False
     return profile.kinds[op] in _ALIKE_AGAIN and not profile.persistent_bytes[op]
+
+
+@lru_cache(maxsize=4)
+def _reads_changed(profile: Profile) -> frozenset[int]:
+    """Find the ops that read a tensor which they or others change in place, as PyTorch's do."""
+    over = [t for t in profile.sharing if not is_view_type(profile.op_types[profile.tensor_op[t]])]
+    changed = np.isin(profile.edge_tensor, profile.tensor_base[over])
+    return frozenset(profile.edge_op[changed].tolist())
 
 
 def may_be_sent(profile: Profile, op: int) -> bool:
@@ -181,17 +195,36 @@ class _Copying:
         ]
 
     def _holds(self, edges: IntArray) -> list[tuple[int, int, int]]:
-        """Hold what an op really reads: what was added, if it reads that, or what the op made."""
+        """Hold what an op really reads: what was added, if it reads that, or what the op made.
+
+        Until a backward op that reads neither, hold what the last reader read: eager frameworks
+        keep what they have saved a little longer than it is read.
+        """
         if not len(self._profile.holds):
             return []
         near = np.isin(edges[:, 0], [*self._added.values()])
         read = {(source, output, op) for source, output, op, _ in edges[near].tolist()}
+        given = {(source, output) for source, output, _ in read}
+        last, passes = self._last_readers(), self._profile.op_passes
         holds = []
         for source, output, op in self._profile.holds.tolist():
             made_by = self._source(source, op)
             is_read = (made_by, output, op) in read
+            if not is_read and passes[op] == OpPass.BACKWARD and (source, output) in last:
+                made_by = self._source(source, last[source, output])
+                is_read = (made_by, output) in given
             holds.append((made_by if is_read else source, output, op))
         return holds
+
+    def _last_readers(self) -> dict[tuple[int, int], int]:
+        """Return the last reader of each tensor of what is not kept."""
+        profile = self._profile
+        rank = inverse(profile.topological_order)
+        found: dict[tuple[int, int], int] = {}
+        edges = profile.edges[np.isin(profile.edges[:, 0], [*self._added])]
+        for source, output, op, _ in edges[np.argsort(rank[edges[:, 2]])].tolist():
+            found[source, output] = op
+        return found
 
     def _shares(self) -> list[tuple[int, int, int, int]]:
         """Let what lies in the memory of a tensor lie in that of the one that its op now reads."""

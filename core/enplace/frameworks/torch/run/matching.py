@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from enplace.errors import PlanError
 from enplace.frameworks.torch.measure.profile import StepGraph
@@ -20,7 +20,7 @@ from enplace.text import listed
 from enplace.values.op_kinds import OpKind
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, Problem
-from enplace.values.splits import rewriting
+from enplace.values.splits import Split, rewriting
 
 Key = tuple[str, str, str, str, int]
 """Pass, module, place, kind, and the number of an optimiser's step."""
@@ -45,7 +45,10 @@ class PlacedStep:
     device : sequence of int or None
         Of each node; None if nothing tells it.
     names : sequence of str
-        Of each node.
+        Of each node; those of what the plan adds come last.
+    again, sent : mapping of int to (int, int)
+        Of each node whose output is computed again, or kept on the host: the node of the copy, or
+        of what fetches it, and where that is.
     variables, inputs
         As in :class:`~enplace.frameworks.torch.measure.profile.StepGraph`.
     """
@@ -55,9 +58,13 @@ class PlacedStep:
     names: Sequence[str]
     variables: Mapping[str, int]
     inputs: Sequence[int]
+    again: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    sent: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
 
-def place_step(step: Step, graph: StepGraph, planned: Mapping[str, int]) -> PlacedStep:
+def place_step(
+    step: Step, graph: StepGraph, planned: Mapping[str, int], splits: Sequence[Split] = ()
+) -> PlacedStep:
     """Find where a plan puts a recorded step.
 
     What the plan does not name is where most ops of its module are: kernels of a GPU have other
@@ -67,12 +74,16 @@ def place_step(step: Step, graph: StepGraph, planned: Mapping[str, int]) -> Plac
     ----------
     planned : mapping of str to int
         The device of each op, by its name.
+    splits : sequence of Split
+        What the plan does not keep.
 
     Raises
     ------
     PlanError
         If the plan is for another model.
     """
+    added = {each.added: planned[each.added] for each in splits}
+    planned = {name: device for name, device in planned.items() if name not in added}
     check_same_model(graph, planned)
     calls: dict[int, list[int]] = defaultdict(list)
     for number, op in enumerate(step.ops):
@@ -86,7 +97,15 @@ def place_step(step: Step, graph: StepGraph, planned: Mapping[str, int]) -> Plac
         planned.get(node.name, _home_of(node.scope, homes)) if homes else None
         for node in graph.nodes
     ]
-    return PlacedStep(nodes, device, names, graph.variables, graph.inputs)
+    index = {name: number for number, name in enumerate([*names, *added])}
+    own = [each for each in splits if each.op in index]
+    again, sent = (
+        {index[e.op]: (index[e.added], added[e.added]) for e in own if e.is_again == is_again}
+        for is_again in (True, False)
+    )
+    return PlacedStep(
+        nodes, [*device, *added.values()], [*index], graph.variables, graph.inputs, again, sent
+    )
 
 
 def check_same_model(graph: StepGraph, planned: Collection[str]) -> None:
@@ -149,16 +168,18 @@ def halves_by_name(problem: Problem, plan: Plan) -> dict[str, int]:
 def check_plan(problem: Problem, plan: Plan, *, in_stages: bool = False) -> None:
     """Refuse what PyTorch does not run: parts of ops, replicas, recomputing without stages.
 
+    With stages, it runs no copies of single ops, and keeps nothing on the host.
+
     Raises
     ------
     PlanError
         With what to do instead.
     """
-    if plan.splits:
-        raise PlanError(
-            f"the plan {rewriting(plan.splits)}, and PyTorch runs each op once and whole; "
-            f"make one by another method"
+    if splits := [each for each in plan.splits if each.is_cut or in_stages]:
+        whole = (
+            "in stages, PyTorch keeps what each op makes" if in_stages else "PyTorch cuts no ops"
         )
+        raise PlanError(f"the plan {rewriting(splits)}, and {whole}; make one by another method")
     if plan.replicas:
         raise PlanError(
             "the plan has replicas of a stage, which one step cannot use; make one without "

@@ -2,13 +2,17 @@
 
 What an op reads from another device is copied first, whole and laid out as it was, once for each
 device that reads it. So an op gets nothing that a plan does not send it, and computes the same.
+What a plan does not keep for the backward pass is computed again where the plan has the copy, or
+lies on the label of the host (:mod:`.kept`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +31,7 @@ from enplace.frameworks.torch.record.recorder import (
     run_parts,
 )
 from enplace.frameworks.torch.record.storages import OfMemories, memories_of
+from enplace.frameworks.torch.run.kept import Layout, Made, NotKept, tensors_in
 from enplace.frameworks.torch.run.matching import PlacedStep
 
 
@@ -96,14 +101,7 @@ class Labels:
             self._hold(device, block.n_bytes)
         if not is_dense:
             return block.copies[key], is_new
-        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        where = tensor.storage_offset(), tensor.size(), tensor.stride()
-        made.set_(block.copies[key], *where)
-        if tensor.is_conj():
-            made = made.conj()
-        if tensor.is_neg():
-            made = torch._neg_view(made)
-        return made, is_new
+        return Layout.of(tensor).shown(block.copies[key]), is_new
 
 
 @dataclass
@@ -149,11 +147,15 @@ class PlacedMode(TorchDispatchMode):
         self.at = Whereabouts(modules)
         self.steps: list[StepSeen] = []
         self._is_on = False
+        self._kept, self._keeps_all = NotKept(), not placed.again and not placed.sent
+        self._entered = ExitStack()
 
     def begin_step(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Begin a step: what the model and its optimisers hold is where the plan has it."""
         self._is_on = True
-        self.__enter__()
+        if not self._keeps_all:
+            self._entered.enter_context(self._kept)
+        self._entered.enter_context(self)
         self.labels.begin_step()
         self.at = Whereabouts(self._modules)
         self.seen = StepSeen()
@@ -172,7 +174,7 @@ class PlacedMode(TorchDispatchMode):
         """End a step, if one runs; part of a step does not count."""
         if self._is_on:
             self._is_on = False
-            self.__exit__(None, None, None)
+            self._entered.close()
             self.steps += [self.seen] * is_whole
 
     def __torch_dispatch__(
@@ -221,12 +223,46 @@ class PlacedMode(TorchDispatchMode):
         written = [each for each, is_written in given if is_written]
         device = self._written_on(written, self._anywhere(given) if planned is None else planned)
         kept = {id(each) for each in written}
+        made = self._made_again(node, func, args, kwargs, written)
         args, kwargs = tree_map(lambda each: self._moved(each, device, kept), (args, kwargs))
         out = func(*args, **kwargs)
         if node is not None:
             self._note(node, device)
         self._label(out, device)
+        if made is not None:
+            self._kept.drop(made, out, [each for each, _ in given])
+        elif node is not None and node in self._placed.sent:
+            self._send(*self._placed.sent[node], out)
         return out
+
+    def _made_again(
+        self, node: int | None, func: Any, args: Any, kwargs: Any, written: Sequence[torch.Tensor]
+    ) -> Made | None:
+        """Prepare the copy of an op, if the plan has one."""
+        copy = None if node is None else self._placed.again.get(node)
+        if node is None or copy is None or written:
+            return None
+        name = self._placed.names[node]
+        return self._kept.again(name, func, args, kwargs, partial(self._copy, *copy))
+
+    def _copy(self, node: int, device: int, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run the copy of an op."""
+        args, kwargs = tree_map(lambda each: self._moved(each, device, set()), (args, kwargs))
+        out = func(*args, **kwargs)
+        self._note(node, device)
+        self._label(out, device)
+        return out
+
+    def _send(self, node: int, host: int, out: Any) -> None:
+        """Send what an op made to the host, from where late readers fetch it."""
+        sent = []
+        for tensor in tensors_in(out):
+            storage = tensor.untyped_storage().clone()
+            sent.append(torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))
+            self.labels.put(self.labels.of(sent[-1]), host)
+            self._count(self.labels.of(tensor))
+        self._kept.drop(Made(lambda: sent), out)
+        self._note(node, host)
 
     def _run_list(self, func: Any, args: Any, kwargs: Any, nodes: tuple[int | None, ...]) -> Any:
         """Run an op on lists of tensors, each part where its own node is."""
@@ -266,8 +302,10 @@ class PlacedMode(TorchDispatchMode):
         """Return where an op runs that changes tensors: fixed ones stay, others come along."""
         blocks = [self.labels.of(each) for each in written]
         device = next((b.device for b in blocks if b.is_fixed and b.device is not None), device)
-        for block in blocks:
+        for each, block in zip(written, blocks, strict=True):
             self.labels.changed(block)
+            if not self._keeps_all:
+                self._kept.changed(each)
             if block.device not in (None, device) and not block.is_fixed:
                 self._count(block)
             if block.device != device and not block.is_fixed:

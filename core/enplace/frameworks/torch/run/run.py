@@ -66,7 +66,7 @@ from enplace.machine import simulate
 from enplace.processes.wire import DONE, Message
 from enplace.processes.worker import Report
 from enplace.text import count, finite, listed
-from enplace.values.plan import Plan, follow_graph
+from enplace.values.plan import Plan, follow_graph, just_before_readers
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 
@@ -219,7 +219,7 @@ class _ByOp(Follower):
 
     def __init__(self, problem: Problem, plan: Plan, steps: int, report: Report) -> None:
         super().__init__(steps, "Running the plan op by op", report)
-        self._planned = planned_devices(problem, plan)
+        self._planned, self._splits = planned_devices(problem, plan), plan.splits
         self._n_devices = problem.cluster.n_devices
         self._recorder: Recorder | None = None
         self._refusal: PlanError | None = None
@@ -256,7 +256,7 @@ class _ByOp(Follower):
         step = recorder.finish(self.modules.name, self.optimizers)
         graph, self._refusal = graph_of(step, MeasuredCosts(Timing())), None
         try:
-            placed = place_step(step, graph, self._planned)
+            placed = place_step(step, graph, self._planned, self._splits)
         except PlanError as error:
             if not self.awaits_another:
                 raise
@@ -405,7 +405,7 @@ def _predicted(problem: Problem, plan: Plan, names: Sequence[str]) -> Schedule |
         return None
     turn = {name: number for number, name in enumerate(names)}
     key = np.array([turn.get(name, len(turn)) for name in problem.profile.op_names])
-    position = follow_graph(problem.profile, key)
+    position = follow_graph(problem.profile, just_before_readers(problem.profile, key))
     return simulate(problem, replace(plan, position=position, policy="strict", subgraph=None))
 
 

@@ -12,11 +12,13 @@ from enplace.frameworks.measured import NOT_SEEN, run_from, run_message  # noqa:
 from enplace.frameworks.torch.record.recording import LoadError  # noqa: E402
 from enplace.frameworks.torch.run.matching import planned_devices  # noqa: E402
 from enplace.frameworks.torch.run.run import check_devices, run_placed, run_plain  # noqa: E402
+from enplace.machine import simulate  # noqa: E402
+from enplace.placing.again import Kept  # noqa: E402
 from enplace.placing.settle import settle  # noqa: E402
 from enplace.processes.worker import ignore  # noqa: E402
 from enplace.readers.clusters import presets  # noqa: E402
 from enplace.values.plan import Plan, follow_graph  # noqa: E402
-from enplace.values.problem import Problem  # noqa: E402
+from enplace.values.problem import Problem, split_problem  # noqa: E402
 from torch_scripts import profile_of, script  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -244,3 +246,53 @@ def test_a_loss_that_each_step_makes_anew_is_called_the_same(tmp_path):
     problem, plan = planned(source)
     assert "CrossEntropyLoss/nll_loss_forward" in problem.profile.index
     assert run(source, problem, plan, 1).facts["not_recorded"] == 0
+
+
+BLOCKS = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(32), nn.Linear(32, 128), nn.Linear(128, 32)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x):
+        return x + self.drop(self.down(nn.functional.gelu(self.up(self.norm(x)))))
+
+model = nn.Sequential(*(Block() for _ in range(3)), nn.Linear(32, 10), nn.ReLU(inplace=True))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(9):
+    x, y = torch.randn(16, 16, 32), torch.randint(0, 10, (16 * 16,))
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x).flatten(0, 1), y).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("way", ["recompute", "offload", "both"])
+def test_what_is_not_kept_is_made_again_or_fetched_and_all_stays_the_same(tmp_path, way):
+    source = script(tmp_path, BLOCKS)
+    profile = profile_of(source, 1)
+    profile = replace(profile, time_us=np.repeat(profile.time_us[:, 1:], 2, axis=1))
+    problem = Problem(profile, presets()["h100-2-nvlink"])
+    device = np.zeros(profile.n_ops, dtype=int)
+    base = simulate(problem, Plan(device, follow_graph(profile, np.arange(profile.n_ops)), "one"))
+    kept = Kept(problem, recompute=way != "offload", offload=way != "recompute")
+    last = [op for op in np.flatnonzero(kept.can).tolist() if "gelu" in profile.op_names[op]]
+    sent = [op for op in np.flatnonzero(kept.can_send).tolist() if op not in last and kept.late(op)]
+    plan = kept.copied(base, last if way != "offload" else [], sent)
+    wide = split_problem(problem, plan.splits)
+    plain = run_plain(source, 3, ignore, planned_devices(wide, plan))
+    found = run_placed(source, wide, plan, "cpu:3", 3, plain, ignore)
+    assert found.loss_difference == found.weights_difference == 0
+    assert found.facts["gradients_difference"] == 0
+    assert found.as_planned
+    added = [wide.profile.index[each.added] for each in plan.splits]
+    assert (found.op_device[added] == plan.device[added]).all()
+    assert len(added) >= 3
+    peaks, predicted = found.facts["placed_peak_bytes"], found.facts["predicted_peak_bytes"]
+    assert peaks["GPU:0"] == pytest.approx(predicted["GPU:0"], rel=0.02)
+    assert peaks["GPU:0"] < 0.85 * base.peak_bytes[0]
+    assert peaks.get("CPU:0", 0) == pytest.approx(predicted["CPU:0"], rel=0.02)
