@@ -28,15 +28,11 @@ if TYPE_CHECKING:
     from enplace.placers.data_parallel import Replicas
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
-    from enplace.values.profile import IntArray
     from enplace.values.result import Result
     from enplace.values.schedule import Schedule
 
 LONG_COMPILING_S = 5.0
 """Seconds of compiling that are said: loading takes one, or a few on a busy machine."""
-
-SHOWN_STAGES = 40
-"""Most stages of a pipeline that are printed for people."""
 
 
 class Others(NamedTuple):
@@ -174,6 +170,7 @@ def _objective_numbers(plan: Plan) -> dict[str, Any]:
 def _pipeline_numbers(result: Result) -> dict[str, Any]:
     """Return the memory of a plan with its samples in flight; empty if it is for no pipeline."""
     from enplace.machine.pipelines.pipeline import fill_pipeline, fits_in
+    from enplace.machine.pipelines.words import device_loads_us
 
     problem = result.schedule.problem
     found = fill_pipeline(problem, result.plan)
@@ -186,6 +183,7 @@ def _pipeline_numbers(result: Result) -> dict[str, Any]:
             "feasible": fits_in(problem, found),
             "in_flight": list(found.in_flight),
             "peak_bytes": found.peak_bytes.tolist(),
+            "loads_us": device_loads_us(problem, result.plan),
         }
     }
 
@@ -312,7 +310,9 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     import numpy as np
 
     from enplace.machine.pipelines.pipeline import fill_pipeline
+    from enplace.machine.pipelines.words import about_waiting, lacking_in_flight
     from enplace.placing.prices import about_price, total_price_us
+    from enplace.values.spare_memory import about_memory
     from enplace.values.splits import fetching_ops, recomputed_ops
 
     schedule, plan = result.schedule, result.plan
@@ -347,9 +347,9 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     note = [*filter(None, [as_sentence(plan.note), *about])]
     tables = [table(lines, "lrl"), *note, device_table(schedule)]
     first = worth_it(schedule, others)
-    memory = about_memory(problem, schedule.peak_bytes, schedule.fit_verdict)
-    memory += _lacking_in_flight(problem, pipeline)
-    memory += filter(None, [about_waiting(pipeline.kind if pipeline else "")])
+    memory = about_memory(problem.cluster, schedule.peak_bytes, schedule.fit_verdict)
+    if pipeline is not None:
+        memory += filter(None, [lacking_in_flight(problem, pipeline), about_waiting(pipeline.kind)])
     return "\n\n".join([head, *filter(None, [first]), *tables, *memory])
 
 
@@ -426,159 +426,6 @@ def device_table(schedule: Schedule) -> str:
             ]
         )
     return table(rows, "lrrrrr")
-
-
-def _span(times_us: tuple[float, ...]) -> str:
-    """Show a time, or the range of times if the devices differ."""
-    least, most = ms(min(times_us)), ms(max(times_us))
-    return least if least == most else f"{least} to {most}"
-
-
-def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> str:
-    """Show a headline, the main figures, and a line for each stage and each device."""
-    from enplace.machine.pipelines.pipeline import EXCHANGED, ONCE_PER_STEP
-    from enplace.machine.pipelines.stages import PASS_NAMES
-
-    names = [device.label for device in problem.cluster.devices]
-    head = (
-        f"{problem.profile.name} on {problem.cluster.name}, {plan.method}, {found.kind} pipeline "
-        f"of {count(found.n_microbatches, 'sample')}"
-    )
-    measured = problem.measured_profile.measured
-    facts = [
-        [
-            measured.title_of("time per sample"),
-            ms(found.time_per_sample_us),
-            "once the pipeline is full",
-        ],
-        ["all of them", ms(found.makespan_us), ""],
-    ]
-    if found.updates:
-        longest_us = max(each.finish_us - each.start_us for each in found.updates)
-        facts.append(["of that, updates", ms(longest_us), ONCE_PER_STEP])
-    if found.exchange:
-        sent = size(sum(each.n_bytes for each in found.exchange) // 2)
-        facts.append(["of that, at the end", ms(found.exchange_us), f"{sent} {EXCHANGED}"])
-    stages = [["stage", "on", "pass", "ops", "in", "compute", "out", "gradients"]]
-    for number, stage in enumerate(found.stages[:SHOWN_STAGES]):
-        stages.append(
-            [
-                str(number),
-                listed([names[device] for device in stage.devices]),
-                PASS_NAMES[stage.of],
-                f"{len(stage.ops):,}",
-                *(_span(us) for us in (stage.in_us, stage.compute_us, stage.out_us)),
-                _span(stage.reduce_us) if any(stage.reduce_us) else "",
-            ]
-        )
-    if len(found.stages) > SHOWN_STAGES:
-        stages.append(["...", "", "", f"{len(found.stages):,} stages", "", "", "", ""])
-    devices = [["device", "computes", "", "transfers", "in flight", "peak memory", ""]]
-    for device, name in enumerate(names):
-        peak, capacity = found.memory[device].peak_bytes, problem.cluster.devices[device]
-        memory = f"{size(peak)} of {size(capacity.capacity_bytes)}"
-        used = percent(peak / capacity.capacity_bytes)
-        busy = found.computing_us(device)
-        sent_us = found.transferring_us(device)
-        share = percent(busy / found.makespan_us if found.makespan_us else 0.0)
-        in_flight = str(found.in_flight[device])
-        devices.append([name, ms(busy), share, ms(sent_us), in_flight, memory, used])
-    tables = [table(facts, "lrl"), table(stages, "rllrrrrr"), table(devices, "lrrrrrr")]
-    about = [describe_pace(problem, plan, found), measured.about_times, measured.about_passes]
-    about += [about_waiting(found.kind), *about_memory(problem, found.peak_bytes)]
-    return "\n\n".join(filter(None, [head, *tables, *about]))
-
-
-def describe_pace(problem: Problem, plan: Plan, found: PipelineSchedule) -> str:
-    """Say that samples follow each other more slowly than they could; empty if they do not."""
-    from enplace.machine.pipelines.loads import max_load_us
-    from enplace.machine.pipelines.pipeline import planned_rule
-
-    chosen = plan.device, planned_rule(plan), plan.replicas, plan.recompute
-    load_us = max_load_us(problem, *chosen)
-    if found.kind in ("inference", "gpipe") or plan.pace_us <= load_us:
-        return ""
-    return (
-        f"The plan lets a sample begin every {ms(plan.pace_us)} on average, though the busiest "
-        f"device works {ms(load_us)}: with fewer samples in flight, they fit in memory."
-    )
-
-
-def about_waiting(kind: str) -> str:
-    """Say what is counted until the gradients of weights, if they wait in a kind of pipeline."""
-    from enplace.machine.pipelines.pipeline import WAITING
-
-    if kind not in WAITING:
-        return ""
-    return (
-        "Between a sample's gradients of inputs and those of weights, memory counts what the "
-        "latter read; PyTorch keeps all that the stage made until then, which is more."
-    )
-
-
-def describe_pipelines(problem: Problem, plan: Plan, found: Sequence[PipelineSchedule]) -> str:
-    """Show the time per sample and the memory for each number of samples."""
-    from enplace.machine.pipelines.pipeline import fullest_device
-
-    on = f"{problem.profile.name} on {problem.cluster.name}"
-    head = f"{on}, {plan.method}, {found[0].kind} pipeline"
-    capacity = problem.cluster.capacity_bytes
-    columns = ["samples", "all of them", "mean per sample", "once full"]
-    rows = [[*columns, "fullest device", "peak memory", ""]]
-    for each in found:
-        fullest = fullest_device(problem, each)
-        peak = int(each.peak_bytes[fullest])
-        rows.append(
-            [
-                f"{each.n_microbatches:,}",
-                ms(each.makespan_us),
-                ms(each.mean_us),
-                ms(each.time_per_sample_us),
-                problem.cluster.devices[fullest].label,
-                f"{size(peak)} of {size(int(capacity[fullest]))}",
-                "does not fit" if peak > capacity[fullest] else "",
-            ]
-        )
-    about = "The mean includes filling and draining; the time once the pipeline is full does not."
-    shown = [head, table(rows, "rrrrlrl"), about]
-    times = problem.measured_profile.measured.about_times
-    about_memory = about_waiting(found[0].kind)
-    return "\n\n".join(filter(None, [*shown, about_memory, times, about_passes(problem)]))
-
-
-def about_memory(
-    problem: Problem, peak_bytes: IntArray, verdict: str = "This plan does not fit"
-) -> list[str]:
-    """Name the reserves, the devices that exceed their memory, and those that are nearly full.
-
-    ``verdict`` is what is known about plans that fit, if this one does not.
-    """
-    from enplace.values.spare_memory import about_full, about_reserves
-
-    cluster = problem.cluster
-    lines = [about_reserves(cluster), *_lacking(problem, peak_bytes, verdict)]
-    return [*filter(None, [*lines, about_full(cluster, peak_bytes)])]
-
-
-def _lacking_in_flight(problem: Problem, found: PipelineSchedule | None) -> list[str]:
-    """Name the devices that exceed their memory with the samples in flight of a pipeline."""
-    columns = zip(problem.cluster.devices, found.peak_bytes if found else (), strict=False)
-    lacking = [
-        f"{device.label} needs {size(float(peak))} of {size(device.capacity_bytes)}"
-        for device, peak in columns
-        if peak > device.capacity_bytes
-    ]
-    return [f"With its samples in flight it does not fit: {listed(lacking)}."] if lacking else []
-
-
-def _lacking(problem: Problem, peak_bytes: IntArray, verdict: str) -> list[str]:
-    return [
-        f"{verdict}: {device.label} needs {size(float(peak))} "
-        f"({int(peak):,} bytes) and has {size(device.capacity_bytes)} "
-        f"({device.capacity_bytes:,} bytes)."
-        for device, peak in zip(problem.cluster.devices, peak_bytes, strict=True)
-        if peak > device.capacity_bytes
-    ]
 
 
 def _objective_change(result: Result, expert: Schedule | None) -> str:

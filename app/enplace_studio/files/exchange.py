@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QWidget
 from enplace.bounds import with_bound
 from enplace.errors import EnplaceError
 from enplace.frameworks.compared import result_for
-from enplace.frameworks.registry import exporters, framework_of
+from enplace.frameworks.registry import exporters
 from enplace.readers import PlanFile, complete_plan, read_plan, read_plan_cluster
 from enplace.readers.clusters import cluster_from
 from enplace.readers.constraints import ConstraintsFile, constrain, read_constraints
@@ -82,12 +82,11 @@ class Exchange(Part):
         project, known_us = self._document.project, self._known_us(entry)
         exporter = exporters()[form]
         model = None if project is None or entry.cluster is not None else project.model
-        alone = framework_of(entry.schedule.problem.measured_profile).alone
         notes = () if project is None else told_notes(project, entry)
         opened = () if project is None else tuple(project.grouping.opened)
 
         def make() -> Result:
-            result = result_for(exporter, entry.schedule, model, alone, known_us)
+            result = result_for(exporter, entry.schedule, model, known_us)
             return replace(result, notes=notes, opened=opened)
 
         return make

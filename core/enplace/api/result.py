@@ -17,7 +17,7 @@ from enplace.errors import EnplaceError
 from enplace.extras import import_extra
 from enplace.frameworks.alternatives import find_alternatives
 from enplace.frameworks.compared import result_for
-from enplace.frameworks.registry import exporters, framework_of, why_no_export
+from enplace.frameworks.registry import exporters, why_no_export
 from enplace.inputs import PathLike
 from enplace.machine.check_claims import simulate_given
 from enplace.machine.pipelines.pipeline import planned_rule
@@ -158,8 +158,7 @@ class Result(PlainResult):
             raise EnplaceError(f"{why}; a table of the plan is 'csv'")
         # Other plans place the model; a plan with splits is for another graph.
         model = None if self.plan.splits else self.schedule.problem
-        alone = framework_of(self.schedule.problem.measured_profile).alone
-        shown = result_for(known[format], self.schedule, model, alone, self.step_bound_us)
+        shown = result_for(known[format], self.schedule, model, self.step_bound_us)
         known[format].write_to(path, shown)
 
     def plot(self, ax: Axes | None = None) -> Axes:

@@ -232,7 +232,7 @@ def export(
     """Write PLAN for another program or for people."""
     from enplace.errors import FileError
     from enplace.frameworks.compared import result_for
-    from enplace.frameworks.registry import exporters, framework_of, why_no_export
+    from enplace.frameworks.registry import exporters, why_no_export
     from enplace.frameworks.source import source_from_json
     from enplace.frameworks.trust import trust as trust_place
     from enplace.machine import simulate
@@ -252,8 +252,7 @@ def export(
         trust_place(source_from_json(problem.measured_profile.measured.source))
     # Other plans place the model; a plan with splits is for another graph.
     model = None if chosen.splits else problem
-    alone = framework_of(problem.measured_profile).alone
-    result = result_for(exporter, schedule, model, alone)
+    result = result_for(exporter, schedule, model)
     keep_replaced(output)
     notes = exporter.write_to(output, result)
     n_bytes = _size_of(output)

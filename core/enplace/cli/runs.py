@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from enplace.summary import about_waiting
 from enplace.text import change_text, count, finite, listed_ops, ms, percent, size, table
 
 if TYPE_CHECKING:
@@ -124,6 +123,8 @@ def _per_sample(run: MeasuredRun) -> list[list[str]]:
 
 def _stages(run: MeasuredRun) -> str:
     """Compare each device of a pipeline with its prediction."""
+    from enplace.machine.pipelines.words import about_waiting
+
     if not run.pipeline:
         return ""
     kind, number = run.pipeline["schedule"], run.pipeline["microbatches"]

@@ -217,6 +217,7 @@ def _pipeline_answer(
     problem: Problem, plan: Plan, kind: str, numbers: tuple[int, ...], wanted: str | None
 ) -> Answer:
     from enplace.machine.pipelines.pipeline import planned_rule, simulate_pipeline
+    from enplace.machine.pipelines.words import describe_pipeline, describe_pipelines
     from enplace.values.load_rule import LoadRule
     from enplace.values.plan import check_plan
     from enplace.writers import pipeline_document, pipelines_document
@@ -232,11 +233,11 @@ def _pipeline_answer(
     ]
     if len(found) > 1:
         document = head | pipelines_document(problem, found)
-        text = summary.describe_pipelines(problem, plan, found)
+        text = describe_pipelines(problem, plan, found)
         fits = any(point["feasible"] for point in document["points"])
     else:
         document = head | pipeline_document(problem, found[0])
-        text = summary.describe_pipeline(problem, plan, found[0])
+        text = describe_pipeline(problem, plan, found[0])
         fits = document["feasible"]
     return Answer(document, text, YES if fits else NO)
 

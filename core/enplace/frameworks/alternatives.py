@@ -9,19 +9,27 @@ from pkgutil import resolve_name
 
 import numpy as np
 
-from enplace.frameworks.microbatches import Microbatches, on_microbatch, plan_on_microbatch
+from enplace.frameworks.microbatches import Microbatches, plan_on_microbatch, share_of_profile
 from enplace.frameworks.registry import framework_of
 from enplace.machine.pipelines.pipeline import step_rule
 from enplace.placers.alternatives import (
     Alternative,
+    per_sample,
     plan_as_alternative,
     replicas_as_alternative,
+    with_batch_of,
 )
-from enplace.placers.data_parallel import NO_ROOM, Replicas, all_mirrored, why_not_mirrored
+from enplace.placers.data_parallel import (
+    NO_ROOM,
+    Replicas,
+    all_mirrored,
+    mirrored,
+    why_not_mirrored,
+)
 from enplace.processes.worker import never
 from enplace.values.load_rule import PIPELINES, USUAL, LoadRule
 from enplace.values.plan import Plan
-from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
+from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 
 
 def find_alternatives(
@@ -36,17 +44,22 @@ def find_alternatives(
     Parameters
     ----------
     rivals : iterable of Replicas
-        Data parallelism, as it was predicted.
+        Data parallelism, as it was predicted; for the throughput, it is predicted here.
     rule : LoadRule
         The schedule of pipelines, for the throughput.
     """
-    framework = framework_of(problem.measured_profile)
+    framework, whole = framework_of(problem.measured_profile), problem
+    if objective == THROUGHPUT and framework.alternatives:
+        whole = with_batch_of(problem, rule.microbatches)
+        rivals = filter(None, [mirrored(whole, cancelled)])
     found = [replicas_as_alternative(each) for each in rivals]
     found = [replace(each, name=framework.in_own_words(each.name)) for each in found]
     if not framework.alternatives:
         return found
-    if objective == STEP_TIME and not found and why_not_mirrored(problem) == NO_ROOM:
+    if objective != LATENCY and not found and why_not_mirrored(whole) == NO_ROOM:
         found.append(_without_room(problem, framework.data_parallel))
+    if objective == THROUGHPUT:
+        found = [per_sample(each, rule.microbatches) for each in found]
     others: list[Alternative] = resolve_name(framework.alternatives)(
         problem, objective, rule, cancelled
     )
@@ -76,10 +89,9 @@ def alternatives_of_run(
         return objective, []
     rule = USUAL
     if wanted is not None:
-        whole = problem.measured_profile.measured  # says which parameters are whose
-        part = on_microbatch(problem, wanted.number).profile
         plan = plan_on_microbatch(problem, plan, wanted.number)
-        problem = Problem(replace(part, measured=whole), problem.cluster)
+        share = share_of_profile(problem.measured_profile, wanted.number)
+        problem = with_batch_of(problem, share)
         kind = wanted.schedule if wanted.schedule in PIPELINES else USUAL.pipeline
         rule = replace(step_rule(plan, wanted.number), pipeline=kind)
     rivals = all_mirrored(problem) if wanted is None else []

@@ -8,13 +8,15 @@ import numpy as np
 
 from enplace.bounds import with_bound
 from enplace.frameworks.alternatives import find_alternatives
+from enplace.frameworks.how_to import how_to_apply
 from enplace.frameworks.registry import framework_of
-from enplace.placers.alternatives import Alternative
+from enplace.machine.pipelines.pipeline import planned_rule
+from enplace.placers.alternatives import Alternative, plan_as_alternative
 from enplace.placers.data_parallel import mirrored, why_not_mirrored
 from enplace.placers.references import EXPERT, alone_schedule, reference_schedule
-from enplace.placing.prices import about_price
-from enplace.values.problem import STEP_TIME, Problem
-from enplace.values.result import Reference, Result, reference_of
+from enplace.placing.prices import about_price, total_price_us
+from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
+from enplace.values.result import Reference, Result
 from enplace.values.schedule import Schedule
 from enplace.writers import Exporter
 
@@ -23,11 +25,7 @@ OBEYING = "an expert's plan with the same constraints"
 
 
 def result_for(
-    exporter: Exporter,
-    schedule: Schedule,
-    model: Problem | None,
-    alone: str,
-    known_us: float | None = None,
+    exporter: Exporter, schedule: Schedule, model: Problem | None, known_us: float | None = None
 ) -> Result:
     """Return a schedule with what a file format shows of it, and nothing else that takes time.
 
@@ -35,20 +33,42 @@ def result_for(
     ----------
     model : Problem or None
         What other plans are made for; None to compare with none.
-    alone : str
-        Title of the plan with everything on one GPU, as the model's framework would run it.
     known_us : float, optional
         A bound on the step time that is known already.
     """
     result = with_bound(schedule, known_us) if exporter.shows_bound else Result(schedule)
-    if exporter.shows_references and model is not None:
-        result = replace(result, references=find_references(model, alone))
-        if result.objective == STEP_TIME:
-            result = _with_alternatives(result, model)
-    return result
+    if not exporter.shows_references:
+        return result
+    result = replace(result, how_to=how_to_apply(schedule))
+    return result if model is None else _compare(result, model)
 
 
-def find_references(problem: Problem, alone: str) -> dict[str, Reference]:
+def _compare(result: Result, model: Problem) -> Result:
+    """Add the plans of others, and what needs no planner or why that is not predicted."""
+    plan, framework = result.plan, framework_of(model.measured_profile)
+    objective = THROUGHPUT if plan.objective == THROUGHPUT else STEP_TIME
+    rule = planned_rule(plan)
+    plans = {
+        title: plan_as_alternative(schedule.problem, schedule.plan, objective, rule)
+        for title, schedule in find_references(model, framework.alone).items()
+    }
+    why_not, found = "", []
+    if plan.objective != LATENCY:
+        replicas = mirrored(model) if objective == STEP_TIME else None
+        why_not = "" if replicas or objective != STEP_TIME else why_not_mirrored(model)
+        found = find_alternatives(model, objective, [replicas] if replicas else [], rule)
+    known = {title: _reference_to(each, "") for title, each in plans.items()}
+    known |= {each.name: _reference_to(each, each.notes) for each in found}
+    priced = [(title, each.price_us, each.value_us) for title, each in plans.items()]
+    priced += [(each.name, each.price_us, each.value_us) for each in found]
+    if objective == STEP_TIME:
+        ours = result.schedule
+        priced.insert(0, ("the plan", total_price_us(ours), ours.makespan_us))
+    about = framework.in_own_words(why_not), about_price(*priced)
+    return replace(result, references=known, about_references=tuple(filter(None, about)))
+
+
+def find_references(problem: Problem, alone: str) -> dict[str, Schedule]:
     """Return the plans of an expert and of one device that there are, by what they are.
 
     An expert who has to obey the constraints is another one: the difference is their price.
@@ -58,30 +78,17 @@ def find_references(problem: Problem, alone: str) -> dict[str, Reference]:
     if problem.constraints:
         found[OBEYING] = reference_schedule(problem, EXPERT)
     found[alone] = alone_schedule(problem)
-    return {title: reference_of(schedule) for title, schedule in found.items() if schedule}
+    return {title: schedule for title, schedule in found.items() if schedule}
 
 
-def _with_alternatives(result: Result, model: Problem) -> Result:
-    """Add data parallelism, or why there is none, and what else people pick."""
-    replicas = mirrored(model)
-    why_not = "" if replicas else why_not_mirrored(model)
-    found = find_alternatives(model, STEP_TIME, [replicas] if replicas else [])
-    return replace(
-        result,
-        references={**result.references, **{each.name: _reference_to(each) for each in found}},
-        about_references=framework_of(model.measured_profile).in_own_words(why_not),
-    )
-
-
-def _reference_to(found: Alternative) -> Reference:
+def _reference_to(found: Alternative, about: str) -> Reference:
     capacity_bytes = found.cluster.capacity_bytes
     fullest = int(np.argmax(found.peak_bytes / np.maximum(capacity_bytes, 1)))
-    price = about_price(("its sends", found.price_us, found.value_us))
     return Reference(
         found.value_us,
         found.fits,
         found.sent_bytes,
         int(found.peak_bytes[fullest]),
         int(capacity_bytes[fullest]),
-        " ".join(filter(None, (found.notes, price))),
+        about,
     )

@@ -198,7 +198,7 @@ class Framework:
     @property
     def alone(self) -> str:
         """What happens without a plan, as a heading."""
-        return f"{self.name if self.runs else 'the model'} alone: everything on one GPU"
+        return f"{self.name if self.runs else 'the model'} alone: everything on one device"
 
     def usual_devices(self) -> str:
         """Return the devices on which a model is most likely profiled here."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from enplace.machine import critical_path
 from enplace.machine.limits import SHORT_US, find_limits, step_if_free
+from enplace.machine.op_passes import backward_ops
 from enplace.names.groups import Grouping
 from enplace.names.titles import number_key
 from enplace.text import count, joined, ms, percent
@@ -47,10 +48,23 @@ def say_where(schedule: Schedule, grouping: Grouping) -> list[str]:
     return sentences
 
 
-def _shares(schedule: Schedule, grouping: Grouping) -> FloatArray:
+def say_forward(schedule: Schedule, grouping: Grouping) -> list[str]:
+    """Name what each device runs forward, by groups, in words; one text for each device."""
+    shares = _shares(schedule, grouping, ~backward_ops(schedule.problem))
+    texts = []
+    for share in shares.T:
+        whole = np.flatnonzero(share >= WHOLE).tolist()
+        part = np.flatnonzero((share > 1 - WHOLE) & (share < WHOLE)).tolist()
+        told = [_some(name_ranges(grouping, whole))] if whole else []
+        told += [f"parts of {_some(name_ranges(grouping, part))}"] if part else []
+        texts.append("; ".join(told))
+    return texts
+
+
+def _shares(schedule: Schedule, grouping: Grouping, counted: BoolArray | bool = True) -> FloatArray:
     """Return the share of each group on each device, by compute; shape (n_groups, n_devices)."""
     n = schedule.problem.cluster.n_devices
-    inside = grouping.group >= 0
+    inside = (grouping.group >= 0) & counted
     place = grouping.group * n + schedule.plan.device
     time_us = schedule.op_finish_us - schedule.op_start_us
     weights = np.where(time_us > 0, time_us, 1e-9)[inside]

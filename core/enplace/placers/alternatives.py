@@ -15,6 +15,7 @@ from enplace.placing.prices import total_price_us
 from enplace.placing.settle import by_placed_rank, settle
 from enplace.text import listed, ms, size
 from enplace.values.arrays import IntArray
+from enplace.values.batch import with_batch
 from enplace.values.cluster import Cluster
 from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
@@ -99,6 +100,26 @@ def replicas_as_alternative(found: Replicas) -> Alternative:
         found.sent_bytes,
         " ".join(filter(None, (found.about_shares, found.guess))),
         price_us=found.price_us,
+    )
+
+
+def with_batch_of(problem: Problem, factor: float) -> Problem:
+    """Return a problem with a batch ``factor`` times as large, which knows whose parameters are."""
+    profile, measured = problem.measured_profile, problem.measured_profile.measured
+    shapes = tuple((max(1, round(n * factor)), *rest) for n, *rest in measured.batch_shapes)
+    measured = replace(measured, batch_shapes=shapes)
+    return Problem(replace(with_batch(profile, factor), measured=measured), problem.cluster)
+
+
+def per_sample(whole: Alternative, n: int) -> Alternative:
+    """Return what steps with all samples of a pipeline at once take for each of the ``n``."""
+    about = f"A step with all {n} samples at once takes {whole.time}." if whole.time else ""
+    return replace(
+        whole,
+        value_us=whole.value_us / n,
+        sent_bytes=whole.sent_bytes // n,
+        price_us=0.0,
+        about=" ".join(filter(None, (about, whole.about))),
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from enplace.text import count
+
 TRANSFERS = ("sum", "overlap", "duplex")
 """How transfers count (Tarnawski et al. 2020, appendix C.1): added to the compute time; overlapping
 with it, so that the larger of the two counts; or with incoming and outgoing transfers overlapping
@@ -15,6 +17,12 @@ passes; the same where devices have several stages each, where gradients of weig
 or GPipe's, where all samples go forward first and each pass has its busiest device."""
 
 _RESOURCES = {"sum": (0, 0, 0), "overlap": (0, 1, 1), "duplex": (0, 1, 2)}
+
+_IN_WORDS = {
+    "sum": "transfers add to computing",
+    "overlap": "transfers overlap with computing",
+    "duplex": "transfers overlap with computing and, in and out, with each other",
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,16 @@ class LoadRule:
     two_level: bool = False
     recompute: bool = False
     in_flight: bool = True
+
+    @property
+    def words(self) -> str:
+        """The rule in words."""
+        parts = [self.pipeline, count(self.microbatches, "sample"), _IN_WORDS[self.transfers]]
+        parts += ["networks between machines count"] * self.two_level
+        parts += ["stages may have replicas"] * self.replicate
+        parts += ["stages may compute again"] * self.recompute
+        parts += ["memory counts one sample"] * (not self.in_flight)
+        return ", ".join(parts)
 
     @property
     def n_passes(self) -> int:

@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from enplace.values.plan import Plan, find_gap
-from enplace.values.problem import STEP_TIME
+from enplace.values.problem import STEP_TIME, THROUGHPUT
+from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
+
+Lines = tuple[str, str]
+"""A sentence, and lines of code or commands to copy; there may be none."""
 
 
 @dataclass(frozen=True)
@@ -18,13 +22,15 @@ class Reference:
 
     Attributes
     ----------
+    value_us : float
+        The time per sample beside a plan for throughput, else the step time; NaN if unknown.
     peak_bytes, capacity_bytes : int
         Of the device that it fills most.
     about : str
         What else people should know of it, in sentences.
     """
 
-    step_time_us: float
+    value_us: float
     fits: bool
     sent_bytes: int
     peak_bytes: int
@@ -49,8 +55,10 @@ class Result:
         How long kernels were compiled or loaded during the run; not part of the solving time.
     references : mapping of str to Reference
         Other plans for the same model to compare this one with, by what they are.
-    about_references : str
-        Why some are missing, in a sentence.
+    about_references : tuple of str
+        Why some are missing, and what else holds for all, in sentences.
+    how_to : sequence of (str, str)
+        How a person applies the plan.
     notes : sequence of (str, str)
         What people have noted: on what, and their words.
     opened : tuple of str
@@ -62,7 +70,8 @@ class Result:
     proven_by: str = ""
     compile_seconds: float = 0.0
     references: Mapping[str, Reference] = field(default_factory=dict)
-    about_references: str = ""
+    about_references: tuple[str, ...] = ()
+    how_to: Sequence[Lines] = ()
     notes: Sequence[tuple[str, str]] = ()
     opened: tuple[str, ...] = ()
 
@@ -98,14 +107,20 @@ class Result:
         return find_gap(self.value_us, self.bound_us)
 
 
-def reference_of(schedule: Schedule) -> Reference:
-    """Return the figures of a schedule that others are compared with."""
+def reference_of(schedule: Schedule, peak_bytes: IntArray) -> Reference:
+    """Return the figures of a schedule that others are compared with.
+
+    Parameters
+    ----------
+    peak_bytes : int array, shape (n_devices,)
+        With the samples in flight, if it is a pipeline.
+    """
     capacity = schedule.problem.cluster.capacity_bytes
-    fullest = int(np.argmax(schedule.peak_bytes / np.maximum(capacity, 1)))
+    fullest = int(np.argmax(peak_bytes / np.maximum(capacity, 1)))
     return Reference(
-        schedule.makespan_us,
-        schedule.fits,
+        schedule.value_us if schedule.plan.objective == THROUGHPUT else schedule.makespan_us,
+        bool((peak_bytes <= capacity).all()),
         int(schedule.transfer_bytes.sum()),
-        int(schedule.peak_bytes[fullest]),
+        int(peak_bytes[fullest]),
         int(capacity[fullest]),
     )

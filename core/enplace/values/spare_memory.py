@@ -43,3 +43,24 @@ def about_reserves(cluster: Cluster) -> str:
             names.setdefault(device.reserve_bytes, []).append(device.label)
     kept = [f"{size(n_bytes)} on {listed(on)}" for n_bytes, on in names.items()]
     return f"In reserve, and not counted above: {'; '.join(kept)}." if kept else ""
+
+
+def about_memory(
+    cluster: Cluster, peak_bytes: IntArray, verdict: str = "This plan does not fit"
+) -> list[str]:
+    """Name the reserves, the devices that exceed their memory, and those that are nearly full.
+
+    Parameters
+    ----------
+    peak_bytes : int array, shape (n_devices,)
+    verdict : str
+        What is known about plans that fit, if this one does not.
+    """
+    lacking = [
+        f"{verdict}: {device.label} needs {size(float(peak))} "
+        f"({int(peak):,} bytes) and has {size(device.capacity_bytes)} "
+        f"({device.capacity_bytes:,} bytes)."
+        for device, peak in zip(cluster.devices, peak_bytes, strict=True)
+        if peak > device.capacity_bytes
+    ]
+    return [*filter(None, [about_reserves(cluster), *lacking, about_full(cluster, peak_bytes)])]

@@ -9,8 +9,22 @@ from html import escape
 import numpy as np
 
 from enplace.machine import critical_path
-from enplace.machine.pipelines.pipeline import fill_pipeline, fits_in, fullest_device
-from enplace.machine.plan_words import name_ranges, say_limits, say_where
+from enplace.machine.pipelines.pipeline import (
+    fill_pipeline,
+    fits_in,
+    fullest_device,
+    most_bytes,
+)
+from enplace.machine.pipelines.words import (
+    about_waiting,
+    describe_pace,
+    device_loads_us,
+    device_rows,
+    lacking_in_flight,
+    stage_rows,
+    time_rows,
+)
+from enplace.machine.plan_words import name_ranges, say_forward, say_limits, say_where
 from enplace.names.by_scope import count_by_scope
 from enplace.names.groups import Grouping, open_groups
 from enplace.pictures.cluster_svg import cluster_svg
@@ -19,14 +33,24 @@ from enplace.pictures.memory_svg import memory_svg
 from enplace.pictures.palette import colour_numbers
 from enplace.pictures.timeline_svg import busy_fraction, timeline_svg
 from enplace.pictures.web_page import chip, fact, page, pairs, section
-from enplace.text import change_text, count, gap_text, joined, ms, percent, size
+from enplace.text import (
+    as_sentence,
+    change_text,
+    count,
+    gap_text,
+    joined,
+    listed,
+    ms,
+    percent,
+    seconds,
+    size,
+)
 from enplace.values.constraints import DEVICE, OP, Kind, Row
-from enplace.values.plan_facts import facts_to_json
-from enplace.values.problem import LATENCY, THROUGHPUT, Problem
+from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 from enplace.values.profile import Profile
 from enplace.values.result import Reference, Result, reference_of
 from enplace.values.schedule import Schedule
-from enplace.values.spare_memory import about_full, about_reserves
+from enplace.values.spare_memory import about_memory
 from enplace.values.splits import whole_names
 from enplace.writers.registry import exporter
 
@@ -51,18 +75,20 @@ def report_html(result: Result) -> str:
     measured = schedule.problem.measured_profile.measured
     grouping = open_groups(profile, result.opened)
     sections = {
-        "Devices": _devices(schedule) + _about_memory(schedule),
+        "Devices": _devices(schedule) + _paragraphs(_about_memory(schedule)),
+        **_pipeline(schedule, grouping),
         "Constraints": _constraints(schedule.problem, grouping),
         **({"Split ops": _splits(schedule.problem)} if schedule.problem.splits else {}),
-        "How to apply it": _how_to_apply(schedule),
+        **({"How to apply it": _how_to_apply(result)} if result.how_to else {}),
         "Plan": _settings(schedule),
     }
+    about = measured.about_times, measured.about_passes, *measured.notes
     pictures = (graph_svg(schedule, result.opened), timeline_svg(result), memory_svg(schedule))
     parts = [
         f"<h1>{escape(profile.name)}</h1>",
         f"<p>Where each of {count(profile.n_ops, 'op')} runs on {escape(cluster.name)}, and when.",
-        f"{escape(_sentence(cluster.description))} All times are predicted.",
-        f"{escape(' '.join((measured.about_times, measured.about_passes, *measured.notes)))}</p>",
+        *map(escape, filter(None, [_sentence(cluster.description), "All times are predicted."])),
+        f"{escape(' '.join(filter(None, about)))}</p>",
         f'<section class="facts">{"".join(_facts(result))}</section>',
         _in_words("What it does", say_where(schedule, grouping)),
         _in_words("What limits the step", say_limits(schedule, grouping)),
@@ -95,18 +121,20 @@ def _facts(result: Result) -> Iterator[str]:
     path = critical_path(schedule)
     sent = (schedule.transfer_finish_us - schedule.transfer_start_us).sum()
     role, fits = ("good", "fits") if schedule.fits else ("bad", schedule.fit_verdict)
-    bound_us = result.step_bound_us
-    step = schedule.problem.measured_profile.measured.title_of("step time")
-    if bound_us is None:
-        yield fact(ms(schedule.makespan_us), step)
-    else:
-        prover = f" by {result.proven_by}" if result.proven_by else ""
-        meaning = f"{step}, proven{prover} not below {ms(bound_us)}"
-        yield fact(ms(schedule.makespan_us), meaning)
-        yield fact(gap_text(result.gap, schedule.fits), "at most left to gain")
+    pipeline = fill_pipeline(schedule.problem, schedule.plan)
+    title_of = schedule.problem.measured_profile.measured.title_of
+    proven = ""
+    if result.bound_us is not None:
+        by = f" by {result.proven_by}" if result.proven_by else ""
+        proven = f", proven{by} not below {ms(result.bound_us)}"
     if result.objective in VALUES:
-        least = "" if result.bound_us is None else f", not below {ms(result.bound_us)}"
-        yield fact(ms(result.value_us), f"{VALUES[result.objective]}{least}")
+        yield fact(ms(result.value_us), f"{title_of(VALUES[result.objective])}{proven}")
+    is_step = result.objective == STEP_TIME
+    of_one = " of one sample alone" * (pipeline is not None)
+    about_step = f"{title_of('step time')}{of_one}{proven if is_step else ''}"
+    yield fact(ms(schedule.makespan_us), about_step)
+    if result.step_bound_us is not None:
+        yield fact(gap_text(result.gap, schedule.fits), "at most left to gain")
     yield fact(
         count(len(schedule.transfer_tensor), "transfer"),
         f"{size(float(schedule.transfer_bytes.sum()))} in {ms(float(sent))}",
@@ -116,7 +144,7 @@ def _facts(result: Result) -> Iterator[str]:
         f"computing on the critical path, {ms(path.transfer_us)} sending, "
         f"{ms(path.waiting_us)} waiting",
     )
-    if (pipeline := fill_pipeline(schedule.problem, schedule.plan)) is not None:
+    if pipeline is not None:
         fullest = fullest_device(schedule.problem, pipeline)
         samples = count(pipeline.in_flight[fullest], "sample")
         most = size(float(pipeline.peak_bytes[fullest]))
@@ -131,26 +159,27 @@ def _compared(result: Result) -> str:
     if not result.references:
         return ""
     others = result.references
-    rows = [_compared_row("this plan", reference_of(result.schedule), "")]
-    rows += [_compared_row(title, each, _change(result, each)) for title, each in others.items()]
-    step = result.schedule.problem.measured_profile.measured.title_of("step time")
-    head = f"<th>{step}<th>this plan against it<th>sent<th>most memory on a device"
+    ours = reference_of(result.schedule, most_bytes(result.schedule))
+    rows = [_compared_row("this plan", ours, "")]
+    rows += [_compared_row(title, each, _change(ours, each)) for title, each in others.items()]
+    title = VALUES[THROUGHPUT] if result.objective == THROUGHPUT else "step time"
+    title = result.schedule.problem.measured_profile.measured.title_of(title)
+    head = f"<th>{title}<th>this plan against it<th>sent<th>most memory on a device"
     about = [f"{title}: {each.about}" for title, each in others.items() if each.about]
-    notes = "".join(f"<p>{escape(text)}</p>" for text in (*about, result.about_references) if text)
+    notes = _paragraphs([*about, *result.about_references])
     table = f"<table><tr><th>{head}</tr>{''.join(rows)}</table>"
     return f"<section><h2>Compared with</h2>{table}{notes}</section>"
 
 
-def _change(result: Result, other: Reference) -> str:
-    ours = result.schedule
-    if not other.fits or not ours.fits or other.step_time_us <= 0:
+def _change(ours: Reference, other: Reference) -> str:
+    if not other.fits or not ours.fits or not other.value_us > 0:
         return ""
-    return change_text(ours.makespan_us / other.step_time_us - 1)
+    return change_text(ours.value_us / other.value_us - 1)
 
 
 def _compared_row(title: str, each: Reference, change: str) -> str:
     memory = f"{size(each.peak_bytes)} of {size(each.capacity_bytes)}"
-    time = ms(each.step_time_us) if math.isfinite(each.step_time_us) else ""
+    time = ms(each.value_us) if math.isfinite(each.value_us) else ""
     unfit = "" if each.fits else ' class="bad"'
     return (
         f"<tr><td>{escape(title)}</td><td>{time}</td>"
@@ -176,10 +205,45 @@ def _devices(schedule: Schedule) -> str:
     return f"<table>{head}{''.join(rows)}</table>"
 
 
-def _about_memory(schedule: Schedule) -> str:
+def _about_memory(schedule: Schedule) -> list[str]:
     cluster = schedule.problem.cluster
-    about = [about_reserves(cluster), about_full(cluster, schedule.peak_bytes)]
-    return "".join(f"<p>{escape(text)}</p>" for text in about if text)
+    return about_memory(cluster, schedule.peak_bytes, schedule.fit_verdict)
+
+
+def _paragraphs(texts: Sequence[str]) -> str:
+    return "".join(f"<p>{escape(text)}</p>" for text in texts if text)
+
+
+def _pipeline(schedule: Schedule, grouping: Grouping) -> dict[str, str]:
+    """Show what each device of a pipeline runs and holds, and its stages; empty for a step."""
+    problem, plan = schedule.problem, schedule.plan
+    found = fill_pipeline(problem, plan)
+    if found is None:
+        return {}
+    runs, loads_us = say_forward(schedule, grouping), device_loads_us(problem, plan)
+    (name, *head), *rows = device_rows(problem, found)
+    devices = [[name, "runs", "load", *head]]
+    for (device, *cells), where, load_us in zip(rows, runs, loads_us, strict=True):
+        devices.append([device, where, ms(load_us), *cells])
+    about = [
+        "The load is what a device does for each sample: the busiest one sets the pace. All else "
+        "is of a whole step.",
+        describe_pace(problem, plan, found),
+        lacking_in_flight(problem, found),
+        about_waiting(found.kind),
+    ]
+    title = f"Pipeline: {found.kind}, {count(found.n_microbatches, 'sample')}"
+    times = [(what, f"{time} {more}") for what, time, more in time_rows(problem, found)]
+    body = pairs(times), _table(devices), _paragraphs(about), _table(stage_rows(problem, found))
+    return {title: "".join(body)}
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Make a table of rows, of which the first is its heading."""
+    head, *body = rows
+    lines = ["".join(f"<th>{escape(cell)}" for cell in head)]
+    lines += ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in body]
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 def _constraints(problem: Problem, grouping: Grouping) -> str:
@@ -269,45 +333,35 @@ def _by_scope(keys: Mapping[str, str]) -> list[tuple[str, str]]:
     ]
 
 
-def _how_to_apply(schedule: Schedule) -> str:
-    """Show the two lines of Python, and the commands that check a plan and repeat this report."""
-    name, measured = schedule.problem.profile.name, schedule.problem.measured_profile.measured
-    again = (
-        "<pre>enplace simulate P.enplace plan.json\n"
-        "enplace export P.enplace plan.json --format html -o report.html</pre>"
-        f'<div class="dim">P.enplace is the profile of {escape(name)}, plan.json the plan'
-    )
-    if measured.estimated:
-        return (
-            "<div>Enplace does not run this model. Assign devices in its own framework, by the "
-            "names of its ops, from a table of the plan:</div>"
-            "<pre>enplace export P.enplace plan.json --format csv -o plan.csv</pre>"
-            "<div>Or cut the model into a file for each stage, with what goes between them:</div>"
-            "<pre>enplace export P.enplace plan.json --format onnx-stages -o stages</pre>"
-            f"<div>To predict it again, and to write this report again:</div>{again}.</div>"
-        )
-    return (
-        "<div>With the plan's file beside it, two lines at the top of the training script:</div>"
-        '<pre>import enplace\nenplace.apply("plan.json")</pre>'
-        "<div>To check on your machine, op by op, that it runs as planned, and how fast:</div>"
-        "<pre>enplace run train.py plan.json --profile P.enplace --steps 20</pre>"
-        "<div>To predict it again, and to write this report again:</div>"
-        f"{again}, train.py your script.</div>"
+def _how_to_apply(result: Result) -> str:
+    """Show what to do, and what to copy for it."""
+    return "".join(
+        f"<div>{escape(text)}</div>" + (f"<pre>{escape(lines)}</pre>" if lines else "")
+        for text, lines in result.how_to
     )
 
 
 def _settings(schedule: Schedule) -> str:
+    """Show how the plan was made, and by which rules it is simulated."""
     problem, plan = schedule.problem, schedule.plan
-    facts = sorted(facts_to_json(plan).items())
-    rows = [
+    labels = [device.label for device in problem.cluster.devices]
+    facts = [
         ("method", plan.method),
+        ("seed", "" if plan.seed is None else str(plan.seed)),
+        ("solved in", "" if plan.solve_seconds is None else seconds(plan.solve_seconds)),
         ("ops are taken by", plan.policy),
         ("transfers are taken by", plan.links),
-        *((key.replace("_", " "), _shown(value)) for key, value in facts),
+        ("pipeline", plan.load_rule.words if plan.load_rule else ""),
+        ("proven best", "yes" if plan.proven else ""),
+        ("computes again", listed([labels[device] for device in plan.recompute])),
+        *((key.replace("_", " "), _shown(value)) for key, value in sorted(plan.details.items())),
+        ("note", as_sentence(plan.note)),
         ("fingerprint of the graph", problem.measured_profile.fingerprint),
     ]
-    return pairs(rows)
+    return pairs([(key, value) for key, value in facts if value])
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return listed([f"{key}: {_shown(each)}" for key, each in value.items()])
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -86,7 +86,7 @@ def test_a_report_compares_with_an_expert_and_with_one_gpu(enplace, folder):
     enplace("place", "p.json", "--cluster", "c.json", "-o", "plan.json")
     text = exported(enplace, folder)
     assert "an expert&#x27;s plan" in text
-    assert "TensorFlow alone: everything on one GPU" in text
+    assert "TensorFlow alone: everything on one device" in text
 
 
 def test_export_does_not_overwrite_its_input(enplace, folder):
@@ -113,7 +113,7 @@ def test_a_model_of_an_unknown_framework_is_not_taken_for_another(enplace, folde
     assert enplace("place", *words, "-o", "plan.json", "--method", "heft").status == 0
     assert enplace("export", "p.json", "plan.json", "--format", "html", "-o", "r.html").status == 0
     page = (folder / "r.html").read_text()
-    assert "the model alone: everything on one GPU" in page
+    assert "the model alone: everything on one device" in page
     assert "TensorFlow" not in page
     done = enplace("export", "p.json", "plan.json", "--format", "python", "-o", "out.py")
     assert done.status == 2

@@ -29,7 +29,7 @@ def test_an_expert_who_obeys_the_constraints_is_told_from_one_who_is_free():
     assert list(free) == [FREE, ALONE]
     joined = Problem(PROFILE, cluster_of(2), Constraints(pins={0: 1, 1: 1}))
     held = find_references(joined, ALONE)
-    assert (held[FREE].sent_bytes, held[OBEYING].sent_bytes) == (8, 0)
+    assert [held[each].transfer_bytes.sum() for each in (FREE, OBEYING)] == [8, 0]
 
 
 def test_a_report_has_the_row_of_data_parallelism_or_says_why_not():
@@ -37,12 +37,12 @@ def test_a_report_has_the_row_of_data_parallelism_or_says_why_not():
     problem = Problem(profile, cluster_of(2))
     schedule = place(problem, "single").schedule
     report = exporters()["html"]
-    found = result_for(report, schedule, problem, ALONE)
+    found = result_for(report, schedule, problem)
     shared = mirrored(problem)
-    assert found.references[shared.name].step_time_us == shared.step_time_us
+    assert found.references[shared.name].value_us == shared.step_time_us
     assert f"<td>{shared.name}</td>" in report_html(found)
     single = Problem(replace(profile, measured=Measurement(batch_shapes=((1, 4),))), cluster_of(2))
-    assert ONE_SAMPLE in report_html(result_for(report, schedule, single, ALONE))
+    assert ONE_SAMPLE in report_html(result_for(report, schedule, single))
 
 
 def test_a_cancelled_reference_is_none():
@@ -59,7 +59,7 @@ def test_a_file_that_shows_no_bound_and_no_other_plan_waits_for_none(form, monke
     monkeypatch.setattr("enplace.frameworks.compared.find_references", fail)
     problem = Problem(profile_of({"a": 10.0}), cluster_of(1))
     schedule = place(problem, "single").schedule
-    assert result_for(exporters()[form], schedule, problem, ALONE).schedule is schedule
+    assert result_for(exporters()[form], schedule, problem).schedule is schedule
 
 
 def test_a_plan_is_compared_with_the_fastest_way_to_use_one_device():

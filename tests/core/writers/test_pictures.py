@@ -239,16 +239,17 @@ def test_the_report_compares_and_says_what_does_not_fit():
     slower = simulate(roomy, plan_of(roomy, {"a": 0, "b": 0}))
     unfit = Problem(profile, cluster_of(2, capacity_bytes=100))
     alone = simulate(unfit, plan_of(unfit, {"a": 0, "b": 0}))
-    others = {"slow <b>": reference_of(slower), "alone": reference_of(alone)}
+    rivals = {"slow <b>": slower, "alone": alone}
+    others = {name: reference_of(each, each.peak_bytes) for name, each in rivals.items()}
     rows = cells(report_html(Result(ours, references=others)))
     assert [row[0] for row in rows[:3]] == ["this plan", "slow <b>", "alone"]
     assert [row[2] for row in rows[:3]] == ["", "−50.0 %", "does not fit, so it cannot run"]
 
 
 def test_the_report_says_how_to_apply_the_plan(small):
-    text = report_html(Result(small))
-    assert 'import enplace\nenplace.apply("plan.json")' in text
-    assert "enplace run train.py plan.json --profile P.enplace" in text
+    text = report_html(Result(small, how_to=[("Copy <this>:", 'enplace.apply("plan.json")')]))
+    assert "<div>Copy &lt;this&gt;:</div><pre>enplace.apply(&quot;plan.json&quot;)</pre>" in text
+    assert "How to apply it" not in report_html(Result(small))
 
 
 def test_the_graph_shows_every_group_with_its_devices(middle):

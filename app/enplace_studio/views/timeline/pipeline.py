@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QPushButton, QSizePolicy, QWidget
 
 from enplace.machine.pipelines.loads import busiest_us, max_load_us
 from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule, step_rule
-from enplace.summary import about_waiting, describe_pace
+from enplace.machine.pipelines.words import about_waiting, describe_pace
 from enplace.text import count, listed, ms, size
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.pipelines import (

@@ -28,7 +28,12 @@ from enplace.frameworks.torch.names import scope_of_module
 from enplace.names.layers import NONE, spread
 from enplace.names.passes import split_pass
 from enplace.names.whole import LayerChain, find_chain
-from enplace.placers.alternatives import Alternative, split_as_alternative
+from enplace.placers.alternatives import (
+    Alternative,
+    per_sample,
+    split_as_alternative,
+    with_batch_of,
+)
 from enplace.text import count
 from enplace.values.arrays import IntArray
 from enplace.values.load_rule import LoadRule
@@ -55,7 +60,11 @@ def find_torch_alternatives(
     if len(gpus) < 2 or objective == LATENCY or not has:
         return []
     free = Problem(problem.measured_profile, problem.cluster)
-    found = [predict_fsdp(free, cancelled)] if objective == STEP_TIME else []
+    if objective == STEP_TIME:
+        found = [predict_fsdp(free, cancelled)]
+    else:
+        fsdp = predict_fsdp(with_batch_of(free, rule.microbatches), cancelled)
+        found = [fsdp and per_sample(fsdp, rule.microbatches)]
     if not cancelled():
         found.append(_balanced(free, objective, rule))
     chain = find_chain(free.profile)

@@ -8,6 +8,7 @@ from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.torch.alternatives import balanced_map, count_as_torchtitan, count_even
 from enplace.machine.pipelines.pipeline import simulate_pipeline
 from enplace.placers import place
+from enplace.placers.alternatives import with_batch_of
 from enplace.placers.data_parallel import all_mirrored, mirrored
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
@@ -28,9 +29,21 @@ def test_each_is_named_as_its_people_do():
     problem = Problem(layered(), cluster_of(2))
     splits = ['device_map="balanced"', "even layers", "torchtitan's rule"]
     assert list(found_for(problem)) == ["DDP, 2 replicas", "FSDP", *splits]
-    assert list(found_for(problem, THROUGHPUT)) == splits
+    assert list(found_for(problem, THROUGHPUT)) == ["DDP, 2 replicas", "FSDP", *splits]
     assert not found_for(problem, "latency")
     assert not found_for(Problem(layered(), cluster_of(1)))
+
+
+def test_beside_a_pipeline_data_parallelism_takes_all_its_samples_in_one_step():
+    problem, rule = Problem(layered(samples=8), cluster_of(2, **COST)), LoadRule(microbatches=4)
+    found = found_for(problem, THROUGHPUT, rule)
+    whole = found_for(with_batch_of(problem, 4))
+    for name in ("DDP, 2 replicas", "FSDP"):
+        assert found[name].value_us * 4 == pytest.approx(whole[name].value_us)
+        assert found[name].peak_bytes.tolist() == whole[name].peak_bytes.tolist()
+        assert f"all 4 samples at once takes {whole[name].time}." in found[name].about
+    alone_us = mirrored(problem).slowest.alone.makespan_us
+    assert found["DDP, 2 replicas"].value_us < 2 * alone_us
 
 
 @pytest.mark.parametrize("n", [2, 4])

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import simulate_pipeline, time_with_room_us
+from enplace.machine.pipelines.words import describe_pace
 from enplace.placers import PlaceOptions, Stop, place
 from enplace.placers.max_load.memory.in_flight import find_fullest, find_pace_us
 from enplace.placing.candidates import unordered
 from enplace.placing.options import load_values
 from enplace.readers.plans import complete_plan, read_plan
-from enplace.summary import describe_pace
 from enplace.values.load_rule import LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
