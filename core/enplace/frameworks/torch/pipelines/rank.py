@@ -358,7 +358,7 @@ class Pipeline:
         if self.member.is_bound and cut.order != self.member.order:
             raise PipelineRefusedError(
                 "the script calls the stages in another order than the plan has them; make a plan "
-                "with --objective throughput"
+                "with --objective throughput --method max-load-dp"
             )
         numbers = cut.stages_of(rank)
         held = [MadeAgain() for _ in numbers]

@@ -8,7 +8,7 @@ that needs them, since each process has the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, groupby
@@ -26,6 +26,9 @@ from enplace.frameworks.torch.pipelines.tape import (
     found_for,
 )
 from enplace.text import listed
+
+Place = tuple[int, int]
+"""The device of a stage, and in a V which of its device's two stages it is."""
 
 Again = Callable[[Callable[[], Any]], Any]
 """Makes a call, and makes it again for its gradients."""
@@ -124,25 +127,26 @@ def cut_tape(
     """
     maker = {number: at for at, call in enumerate(calls) for number in call.numbers}
     free = _free_calls(calls, maker)
+    planned: list[Place | None] = []
+    for call in calls:
+        device = device_around(call.module, device_of) if parameters_of(call) else None
+        half = device_around(call.module, half_of or {}) or 0
+        planned.append(None if device is None else (device, half))
     may_return = schedule == "interleaved" or (schedule == "zbv" and not half_of)
-    places: list[tuple[int, int]] = []
+    places = [] if may_return else _order_places(calls, planned, maker, free, loss)
     stage_of: dict[int, int] = {}
-    for at, call in enumerate(calls):
+    for at, (call, place) in enumerate(zip(calls, planned, strict=True)):
         if at in free:
             continue
-        before = [stage_of[maker[n]] for n in _made(call) if maker[n] in stage_of]
-        least = max(before, default=0)
-        device = device_around(call.module, device_of)
-        place = device or 0, device_around(call.module, half_of or {}) or 0
-        if device is not None and place in places[least:]:
-            stage_of[at] = places.index(place, least)
-        elif device is None or not parameters_of(call):
-            stage_of[at] = least
-        else:
-            if place in places and not may_return:
-                raise _circle(call, names[device], names[places[least][0]])
+        stage_of[at] = max(
+            (stage_of[maker[n]] for n in _made(call) if maker[n] in stage_of), default=0
+        )
+        if place is not None and place not in places[stage_of[at] :]:
+            if not may_return:
+                raise _circle(call, names[place[0]], names[places[stage_of[at]][0]], schedule)
             places.append(place)
-            stage_of[at] = len(places) - 1
+        if place is not None:
+            stage_of[at] = places.index(place, stage_of[at])
     devices = [device for device, _ in places]
     last = stage_of.get(maker[loss], -1)
     if len(devices) < 2:
@@ -157,12 +161,12 @@ def cut_tape(
     if schedule == "zbv" and devices != [*cut.order, *cut.order[::-1]]:
         raise PipelineRefusedError(
             f"stages are on {where} in this order, and zbv needs two on each device, in a V, each "
-            f"with parameters; make a plan for --pipeline zbv with --grain block"
+            f"with parameters; {_another('zbv')}"
         )
     if schedule != "zbv" and (not cut.is_looped or len(devices) % len(cut.order)):
         raise PipelineRefusedError(
-            f"stages are on {where} in this order, and interleaved ones take turns; make a plan "
-            f"for --pipeline interleaved with --grain block"
+            f"stages are on {where} in this order, and interleaved ones take turns; "
+            f"{_another('interleaved')}"
         )
     return cut
 
@@ -198,10 +202,50 @@ def device_around(path: str, device_of: Mapping[str, int]) -> int | None:
     return device_of.get(path) if path else None
 
 
-def _circle(call: Call, own: str, other: str) -> PipelineRefusedError:
+def _order_places(
+    calls: Sequence[Call],
+    planned: Sequence[Place | None],
+    maker: Mapping[int, int],
+    free: Collection[int],
+    loss: int,
+) -> list[Place]:
+    """Order places so that each is after those that it gets something from, that of the loss last.
+
+    Otherwise they are as the script calls them, as are all if some need each other.
+    """
+    needs: dict[int, set[Place]] = {}
+    readers: dict[Place, set[Place]] = {}
+    for at, (call, place) in enumerate(zip(calls, planned, strict=True)):
+        if at in free:
+            continue
+        needs[at] = set[Place]().union(*(needs.get(maker[n], ()) for n in _made(call)))
+        if place is not None:
+            readers.setdefault(place, set())
+            for other in needs[at] - {place}:
+                readers[other].add(place)
+            needs[at] = {place}
+    called, ends = list(readers), needs.get(maker[loss], ())
+    order: list[Place] = []
+    while left := [place for place in called if place not in order]:
+        last = [place for place in left if not readers[place].intersection(left)]
+        if not last:
+            return called
+        order.insert(0, next((place for place in last[::-1] if place in ends), last[-1]))
+    return order
+
+
+def _circle(call: Call, own: str, other: str, schedule: str) -> PipelineRefusedError:
     return PipelineRefusedError(
-        f"'{call.module}' is on {own} and needs what {other} makes, which comes after the stage on "
-        f"{own}: so these cannot be stages; make a plan with --objective throughput"
+        f"'{call.module}' is on {own} and needs what {other} makes, which needs what {own} makes: "
+        f"so these cannot be stages; {_another(schedule)}"
+    )
+
+
+def _another(schedule: str) -> str:
+    """Say which plan has stages for a schedule."""
+    return (
+        f"make a plan with --objective throughput --pipeline {schedule} --method max-load-dp "
+        f"--grain block"
     )
 
 

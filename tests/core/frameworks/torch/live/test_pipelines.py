@@ -97,6 +97,24 @@ def test_stages_of_a_tape_make_the_loss_of_the_whole_model():
     assert torch.allclose(gradient, model.emb.weight.grad, atol=1e-6)
 
 
+class Towers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.late, self.early = nn.Embedding(16, 8), nn.Embedding(16, 8)
+        self.joined, self.head = nn.Linear(8, 8), nn.Linear(8, 16)
+
+    def forward(self, x):
+        late = self.late(x)  # is called first, but its stage needs the other one's result
+        return self.head(self.joined(self.early(x)) + late)
+
+
+@pytest.mark.parametrize(("on", "order"), [((1, 0, 0, 1), [0, 1]), ((0, 1, 1, 0), [1, 0])])
+def test_stages_are_in_the_order_in_which_they_need_each_other(on, order):
+    tape, loss = taped(Towers(), *batch())
+    device_of = dict(zip(("late", "early", "joined", "head"), on, strict=True))
+    assert [*cut_tape(tape.calls, loss, device_of, "ab").devices] == order
+
+
 def test_a_later_step_gives_its_own_batch_and_must_be_the_same():
     model, (x, y) = Tied(), batch()
     tape, loss = taped(model, x, y)
