@@ -80,26 +80,27 @@ def _best(found: Verification) -> str:
 
 
 def _table(found: Verification) -> str:
-    rows = [["model", "method", "predicted", "measured", "off", "as planned"]]
+    rows = [["model", "method", "predicted", "measured", "off", "as planned", "result"]]
     rows += [_row(check) for check in found.checks]
-    return table(rows + [_shared_row(shared) for shared in found.data_parallel], "llrrrl")
+    return table(rows + [_shared_row(shared) for shared in found.data_parallel], "llrrrll")
 
 
 def _shared_row(shared: DataParallel) -> list[str]:
     names = [shared.model, shared.called, ms(shared.predicted_us)]
     if shared.error is None:
-        return [*names, "", "", "not timed"]
-    return [*names, ms(shared.measured_us), percent(shared.error, signed=True), ""]
+        return [*names, "", "", "not timed", ""]
+    return [*names, ms(shared.measured_us), percent(shared.error, signed=True), "", ""]
 
 
 def _row(check: PlanCheck) -> list[str]:
-    names, as_planned = [check.model, check.method], "yes" if check.as_planned else "no"
-    if check.run is not None and check.run.on_labels:
-        return [*names, ms(check.run.predicted_step_time_us), "labels", "", as_planned]
-    if check.run is None or check.error is None:
-        return [*names, "", "", "", "did not run"]
-    times = [ms(check.run.predicted_step_time_us), ms(check.run.step_time_us)]
-    return [*names, *times, percent(check.error, signed=True), as_planned]
+    names, run = [check.model, check.method], check.run
+    if run is None or not (run.on_labels or check.error is not None):
+        return [*names, "", "", "", "did not run", ""]
+    ends = ["yes" if check.as_planned else "no", run.equality]
+    if check.error is None:
+        return [*names, ms(run.predicted_step_time_us), "labels", "", *ends]
+    times = [ms(run.predicted_step_time_us), ms(run.step_time_us)]
+    return [*names, *times, percent(check.error, signed=True), *ends]
 
 
 def _numbers(found: Verification) -> dict[str, Any]:
@@ -111,7 +112,8 @@ def _numbers(found: Verification) -> dict[str, Any]:
         "verdict": found.verdict,
         "advice": found.advice,
         "plans": len(found.checks),
-        "exact": found.exact,
+        "ran_as_planned": found.n_as_planned,
+        "bit_equal": found.n_bit_equal,
         "median_error": found.error,
         "machine": machine_facts(found, __version__),
         "best": found.best,
@@ -137,6 +139,7 @@ def _check_numbers(check: PlanCheck) -> dict[str, Any]:
         "method": check.method,
         "as_planned": check.as_planned,
         "why_not": check.why_not,
+        "result": check.run.equality if check.run else None,
         "error": check.error,
         "devices": [asdict(device) for device in check.devices],
     }

@@ -210,9 +210,30 @@ class MeasuredRun(Frozen):
         """
         if not self.rounds:
             return self.differs
+        return bool(self.first_step_difference > self.tolerance)
+
+    @property
+    def tolerance(self) -> float:
+        """The difference of the first step, in proportion, that is taken for rounding."""
+        if not self.rounds:
+            return 0.0
         rounding = min(ROUNDINGS * np.nan_to_num(self.rounding_difference), MOST_DIFFERENCE)
-        least = self.facts.get("tolerance", SPLIT_DIFFERENCE)
-        return bool(self.first_step_difference > max(least, rounding))
+        return float(max(self.facts.get("tolerance", SPLIT_DIFFERENCE), rounding))
+
+    @property
+    def is_bit_equal(self) -> bool:
+        """Whether what could be compared is that of the run without the plan, to the last bit."""
+        is_known = not (math.isnan(self.loss_difference) and math.isnan(self.weights_difference))
+        return is_known and not self.differs
+
+    @property
+    def equality(self) -> str:
+        """How the result compares with that of the run without the plan, in a few words."""
+        if self.is_bit_equal:
+            return "bit-equal"
+        if not self.differs:
+            return "not compared"
+        return "differs" if self.changes_result else f"first step within {self.tolerance:.2g}"
 
     @property
     def differs(self) -> bool:

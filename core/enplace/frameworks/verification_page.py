@@ -62,7 +62,8 @@ def _verdict(found: Verification) -> str:
 
 
 def _facts(found: Verification) -> Iterator[str]:
-    yield fact(f"{found.exact} of {len(found.checks)}", "plans ran exactly as planned")
+    equal = f"plans ran as planned, {found.n_bit_equal} with a result equal to the last bit"
+    yield fact(f"{found.n_as_planned} of {len(found.checks)}", equal)
     if found.error is not None:
         yield fact(percent(found.error), "median |predicted − measured| of the step")
     yield fact(found.devices, "devices")
@@ -128,8 +129,10 @@ def _alone(run: MeasuredRun) -> str:
 
 def _difference(run: MeasuredRun) -> str:
     """Show the largest difference from the run without the plan."""
+    if not run.differs:
+        return run.equality
     known = [d for d in (run.loss_difference, run.weights_difference) if not math.isnan(d)]
-    return f"{max(known):.2g}" if known else "unknown"
+    return f"{max(known):.2g}" + f", {run.equality}" * (not run.changes_result)
 
 
 def _device_rows(check: PlanCheck) -> Iterator[str]:

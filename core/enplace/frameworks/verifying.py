@@ -200,14 +200,19 @@ class Verification:
     checks: tuple[PlanCheck, ...]
 
     @property
-    def exact(self) -> int:
+    def n_as_planned(self) -> int:
         """How many plans ran as planned."""
         return sum(check.as_planned for check in self.checks)
 
     @property
+    def n_bit_equal(self) -> int:
+        """How many of them gave the result of the run without the plan, to the last bit."""
+        return sum(c.as_planned and c.run is not None and c.run.is_bit_equal for c in self.checks)
+
+    @property
     def as_planned(self) -> bool:
         """Whether all plans did."""
-        return self.exact == len(self.checks)
+        return self.n_as_planned == len(self.checks)
 
     @property
     def error(self) -> float | None:
@@ -219,7 +224,8 @@ class Verification:
     def verdict(self) -> str:
         """The whole finding in one sentence."""
         start = "Runs as planned" if self.as_planned else "Does not run as planned"
-        found = f"{start}: {self.exact} of {count(len(self.checks), 'plan')} exact"
+        found = f"{start}: {self.n_as_planned} of {count(len(self.checks), 'plan')}"
+        found += f", {self.n_bit_equal} bit-equal" * bool(self.n_as_planned)
         if self.error is None:
             return f"{found}."
         return f"{found}, median |predicted − measured| {percent(self.error)} of the measured step."

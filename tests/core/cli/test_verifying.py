@@ -64,8 +64,8 @@ def test_every_bundled_model_is_run_with_every_method_and_judged_first(verify, f
     verdict = done.out.splitlines()[0]
     # Everything took twice as long as predicted.
     assert verdict == (
-        "Runs as planned: 12 of 12 plans exact, median |predicted − measured| 50.0 % of the "
-        "measured step."
+        "Runs as planned: 12 of 12 plans, 12 bit-equal, median |predicted − measured| 50.0 % of "
+        "the measured step."
     )
     assert verdict in page()
     rows = [line.split()[:2] for line in done.out.splitlines()]
@@ -78,7 +78,7 @@ def test_every_bundled_model_is_run_with_every_method_and_judged_first(verify, f
 
 def test_the_report_compares_busy_times_and_memory_with_the_allocator(verify):
     found = verify("--json").document
-    assert (found["plans"], found["exact"], found["median_error"]) == (4, 4, 0.5)
+    assert (found["ran_as_planned"], found["bit_equal"], found["median_error"]) == (4, 4, 0.5)
     for check in found["checks"]:
         assert check["step_time_us"] == 2 * check["predicted_step_time_us"]
         first, second, *_ = check["devices"]
@@ -124,7 +124,7 @@ def test_plans_that_run_otherwise_than_planned_are_named_with_exit_status_1(veri
     fake("wrong")
     done = verify()
     assert done.status == 1
-    assert done.out.startswith("Does not run as planned: 0 of 4 plans exact")
+    assert done.out.startswith("Does not run as planned: 0 of 4 plans")
     fault = "mlp, single: 1 op not where planned, 1 op out of order."
     assert fault in done.out
     assert fault in page()
@@ -143,7 +143,7 @@ def test_plans_that_cannot_run_leave_a_report_with_the_reason(verify, fake):
     fake("crash at run")
     done = verify()
     assert done.status == 1
-    assert done.out.splitlines()[0] == "Does not run as planned: 0 of 4 plans exact."
+    assert done.out.splitlines()[0] == "Does not run as planned: 0 of 4 plans."
     assert done.out.count("did not run") == 4
     assert "crashed (SIGABRT)" in page()
 
@@ -152,7 +152,7 @@ def test_a_model_that_cannot_be_profiled_does_not_stop_the_others(verify, fake):
     fake("crash at convolutions", models=2)
     done = verify("--json")
     assert done.status == 1
-    assert (done.document["plans"], done.document["exact"]) == (8, 4)
+    assert (done.document["plans"], done.document["ran_as_planned"]) == (8, 4)
     failed = [check for check in done.document["checks"] if check["why_not"]]
     assert {check["model"] for check in failed} == {"convolutions"}
     assert "cannot be profiled" in failed[0]["why_not"]
@@ -250,7 +250,7 @@ def test_labels_of_pytorch_prove_plans_and_its_pipelines_measure_time():
     ]
     found = Verification("cpu:2", (problem.profile,), tuple(checks))
     assert [check.error for check in checks] == [None, pytest.approx(60 / 90 - 1)]
-    assert found.verdict.startswith("Runs as planned: 2 of 2 plans exact, median")
+    assert found.verdict.startswith("Runs as planned: 2 of 2 plans, 2 bit-equal, median")
     assert LABELLED in found.advice
     assert "take turns" not in " ".join(found.advice)
     (stage,) = checks[1].devices

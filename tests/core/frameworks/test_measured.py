@@ -1,4 +1,5 @@
 import json
+import math
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -260,6 +261,10 @@ def test_separate_hosts_may_differ_by_rounding_only():
     rounded = replace(exact, weights_difference=1.5e-8, first_step_difference=1.5e-8)
     assert rounded.as_planned
     assert "another process" in rounded.drift
+    assert (exact.equality, rounded.equality) == ("bit-equal", "first step within 1e-06")
+    assert replace(exact, loss_difference=math.nan, weights_difference=math.nan).equality == (
+        "not compared"
+    )
     assert "first step differs by" in describe_run(rounded, "hosts.json")
     wrong = replace(rounded, first_step_difference=1e-3)
     assert "by more than rounding" in describe_run(wrong, "hosts.json")

@@ -172,8 +172,8 @@ def _result_facts(run: MeasuredRun) -> list[Fact]:
         tip = "Compared with the same steps without a plan, on the same batches"
         return [Fact("loss difference", difference(run.loss_difference), role, tip)]
     tip = (
-        "Loss and weights of the first step, compared with the same step without a plan; rounding "
-        f"of the variables alone causes {difference(run.rounding_difference)}"
+        "Loss and weights of the first step, compared with the same step without a plan; up to "
+        f"{difference(run.tolerance)} is taken for rounding"
     )
     return [
         Fact("first step difference", difference(run.first_step_difference), role, tip),
