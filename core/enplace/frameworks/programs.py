@@ -11,7 +11,7 @@ import runpy
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import FrameType
 from unittest.mock import patch
@@ -20,6 +20,7 @@ from enplace.frameworks.framework import Framework
 from enplace.frameworks.source import Source
 from enplace.frameworks.trust import place_of
 from enplace.processes import redirect
+from enplace.text import listed
 
 _NOT_WRITABLE = (
     "Enplace only lets it read there, because this system has no scratch for such a write; let the "
@@ -58,6 +59,17 @@ def _is_of(source: Source, frame: FrameType) -> bool:
     if source.kind == "module":
         return frame.f_globals.get("__name__") == "__main__" and "__spec__" in frame.f_globals
     return os.path.abspath(frame.f_code.co_filename) == source.path
+
+
+def at_lines(lines: Mapping[str, None]) -> str:
+    """Begin a sentence with the lines of the script that it is about, if they are known."""
+    known = [each for each in lines if each]
+    if not known:
+        return ""
+    file, _, first = known[0].rpartition(" ")
+    if len(known) == 1:
+        return f"{known[0]}: "
+    return f"{file}s {listed([first, *(each.rpartition(' ')[2] for each in known[1:])])}: "
 
 
 def why_ended(source: Source, end: SystemExit, hint: str = "") -> str:

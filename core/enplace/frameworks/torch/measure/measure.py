@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from enplace.errors import EnplaceError
 from enplace.frameworks import roofline
 from enplace.frameworks.own_cluster import PCIE, describe, model_of
+from enplace.frameworks.programs import at_lines
 from enplace.frameworks.torch.device_map import PARAMETERS
 from enplace.frameworks.torch.measure.costs import EstimatedCosts, MeasuredCosts
 from enplace.frameworks.torch.measure.profile import Node, graph_of
@@ -151,9 +152,9 @@ def _unwritten(step: Step) -> tuple[str, ...]:
     if not found:
         return ()
     return (
-        f"{_at(makers)}PyTorch does not dispatch what fills {count(len(found), 'tensor')} of this "
-        f"step, such as kernels of Triton or NumPy; their time is missing. Make the kernel an op "
-        f"with torch.library.custom_op.",
+        f"{at_lines(makers)}PyTorch does not dispatch what fills {count(len(found), 'tensor')} of "
+        f"this step, such as kernels of Triton or NumPy; their time is missing. Make the kernel an "
+        f"op with torch.library.custom_op.",
     )
 
 
@@ -171,21 +172,10 @@ def _unknown(step: Step) -> Iterator[str]:
         kinds = [*dict.fromkeys(op.kind for op in unknown)]
         takes = "takes" if len(kinds) == 1 else "take"
         yield (
-            f"{_at(dict.fromkeys(op.line for op in unknown))}{why} how many FLOPs "
+            f"{at_lines(dict.fromkeys(op.line for op in unknown))}{why} how many FLOPs "
             f"{listed(kinds[:5])} {takes}; without one, only what is read and written counts in an "
             f"estimate. {mend} with torch.utils.flop_counter.register_flop_formula."
         )
-
-
-def _at(lines: Mapping[str, None]) -> str:
-    """Begin a sentence with the lines of the script that it is about, if they are known."""
-    known = [each for each in lines if each]
-    if not known:
-        return ""
-    file, _, first = known[0].rpartition(" ")
-    if len(known) == 1:
-        return f"{known[0]}: "
-    return f"{file}s {listed([first, *(each.rpartition(' ')[2] for each in known[1:3])])}: "
 
 
 def _scale(timing: Timing) -> float:

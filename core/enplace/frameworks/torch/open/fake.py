@@ -1,13 +1,14 @@
 """Steps on tensors without content: a model of any size is recorded in no memory.
 
 ``FakeTensorMode`` knows the shape of each result. What a script asks of values gets an answer that
-lets it go on: a number is 1, a yes or no is no, and a mask takes all rows.
+lets it go on (``values.py``): a number is 1 unless it is known, and a mask takes all rows.
 """
 
 from __future__ import annotations
 
+import linecache
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -21,14 +22,16 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import _foreach_utils, checkpoint
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 from torch.utils.weak import WeakIdKeyDictionary
 
-from enplace.frameworks.programs import current_line
+from enplace.frameworks.programs import at_lines, current_line
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.open.scripts import OF_STEPS, Watch, run_watched
+from enplace.frameworks.torch.open.values import KnownValues, Masks
 from enplace.frameworks.torch.record.recorder import check_hooks, run_parts
 from enplace.frameworks.torch.record.recording import LoadError, Recorded, Wanted
 from enplace.frameworks.torch.record.storages import is_sparse
@@ -39,8 +42,8 @@ _aten = torch.ops.aten
 
 
 _HINT = (
-    ", or profile it on a device without --estimate: here each number that it asks for is 1, and "
-    "each condition false"
+    ", or profile it on a device without --estimate: here each number of a tensor is 1 that does "
+    "not follow from the script's own"
 )
 
 
@@ -55,10 +58,10 @@ def record_on_fake_tensors(source: Source, report: Report) -> Recorded:
     check_hooks(*OF_STEPS, *OF_FAKES)
     watch = Watch(source, Clock, Wanted(0, 0, report))
     watch.hint = _HINT
-    with fake_tensors(lambda: current_line(source)) as answers:
+    with fake_tensors(source) as answers:
         run_watched(source, watch)
     found = watch.recorded()
-    return replace(found, about=(*found.about, _SPARSE)) if answers.saw_sparse else found
+    return replace(found, about=(*found.about, *answers.about()))
 
 
 _SPARSE = (
@@ -69,6 +72,8 @@ _SPARSE = (
 
 OF_FAKES = (
     "torch._subclasses.FakeTensor",
+    "torch.utils._mode_utils.no_dispatch",
+    "torch.utils._python_dispatch._disable_current_modes",
     "torch.nn.Module._apply",
     "torch.nn.RNNBase.flatten_parameters",
     "torch.amp.GradScaler._maybe_opt_step",
@@ -80,13 +85,13 @@ OF_FAKES = (
 
 
 @contextmanager
-def fake_tensors(line: Callable[[], str] = str) -> Iterator[_Answers]:
-    """Make all tensors fake within the block; ``line`` names the line of the script that runs."""
+def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
+    """Make all tensors fake within the block; what a script asks is answered by its line."""
     with ExitStack() as stack:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         # Libraries that see a fake tensor believe that they are compiled, and choose other kernels.
         stack.enter_context(patch.object(torch._subclasses, "FakeTensor", _Nothing))
-        answers = stack.enter_context(_Answers(line))
+        answers = stack.enter_context(_Answers(source))
         stack.enter_context(patch.object(torch.nn.Module, "_apply", _apply))
         stack.enter_context(patch.object(DataLoader, "__init__", _load_here(DataLoader.__init__)))
         step = patch.object(torch.amp.GradScaler, "_maybe_opt_step", _step_anyway)
@@ -105,8 +110,9 @@ def fake_tensors(line: Callable[[], str] = str) -> Iterator[_Answers]:
         stack.enter_context(patch.object(torch, "save", _save_to(saved)))
         stack.enter_context(patch.object(torch, "load", _load_from(saved, torch.load)))
         for name in ("numpy", "__array__", "tolist"):
-            known = _read_known(name)
-            stack.enter_context(patch.object(torch.Tensor, name, known))
+            read = _read(name, answers)
+            for kind in (torch.Tensor, FakeTensor):  # which may have another
+                stack.enter_context(patch.object(kind, name, read))
         if not torch.cuda.is_available():
             mode = stack.enter_context(_OnTheHost())
             again = _checkpoint(checkpoint.checkpoint, mode)
@@ -159,17 +165,20 @@ MOST_BYTES = 1 << 28
 """Arrays of more bytes are not made up for a script that asks for them."""
 
 
-def _read_known(name: str) -> Any:
-    """Let a script read a tensor without content: each number is 1, and each condition false."""
+def _read(name: str, answers: _Answers) -> Any:
+    """Let a script read a tensor without content: each number that is not known is 1."""
     usual = getattr(torch.Tensor, name)
 
     @wraps(usual)
     def read(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(self, FakeTensor) and (content := answers.known.find(self)) is not None:
+            with _disable_current_modes():  # some ask whether there is a mode, and run ops then
+                return usual(content, *args, **kwargs)
         size = self.numel() * self.element_size()
         if not isinstance(self, FakeTensor) or size > MOST_BYTES:
             return usual(self, *args, **kwargs)
         kind = _NUMPY.get(self.dtype, np.float32)
-        answer = np.full(tuple(self.shape), _answer(self.dtype), kind)
+        answer = np.full(tuple(self.shape), answers.masks.value(self), kind)
         return answer.tolist() if name == "tolist" else answer
 
     return read
@@ -199,16 +208,33 @@ class _Answers(TorchDispatchMode):
 
     Attributes
     ----------
+    known : KnownValues
+        The content of the tensors that have some.
+    masks : Masks
+        What is said of all others.
     saw_sparse : bool
         Whether an op was given a sparse tensor.
     """
 
-    def __init__(self, line: Callable[[], str]) -> None:
+    def __init__(self, source: Source | None) -> None:
         super().__init__()
+        self.known = KnownValues()
         self.saw_sparse = False
-        self._line = line
+        self._source = source
         self._asked: Counter[str] = Counter()
-        self._yes: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self.masks = Masks(self.known)
+        self._taken: defaultdict[str, dict[str, None]] = defaultdict(dict)
+
+    def about(self) -> Iterator[str]:
+        """Name the lines of the script that go by values which nobody knows."""
+        for answer, lines in self._taken.items():
+            yield (
+                f"{at_lines(lines)}what follows depends on values that an estimate does not have; "
+                f"they were taken to be {answer}. If that changes what a step computes, profile on "
+                f"a device without --estimate."
+            )
+        if self.saw_sparse:
+            yield _SPARSE
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -217,22 +243,56 @@ class _Answers(TorchDispatchMode):
         if (parts := run_parts(self, func, args, kwargs)) is not NotImplemented:
             return parts
         self.saw_sparse |= any(isinstance(e, torch.Tensor) and is_sparse(e) for e in args)
-        if func is _aten._local_scalar_dense.default:
-            self._count()
-            return True if args[0] in self._yes else _answer(args[0].dtype)
-        if func in (_aten.all.default, _aten.all.dim, _aten._is_all_true.default):
-            made = func(*args, **kwargs)
-            self._yes[made] = True  # such as: is all of this mask set?
-            return made
-        if func is _aten.equal.default:
+        given = self.known.given(func, args, kwargs)
+        if func in _ASKS:
+            answer = NotImplemented if given is None else self.known.compute(func, given)
+            return self._guess(func, *args[:2]) if answer is NotImplemented else answer
+        made = self._run(func, args, kwargs, given)
+        self.known.note(func, args, kwargs, given, made)
+        self.masks.note(func, args, made)
+        return made
+
+    def _guess(self, func: Any, asked: torch.Tensor, other: Any = None) -> bool | float | int:
+        """Answer as if each number were 1; note what this decides."""
+        line = "" if self._source is None else current_line(self._source)
+        self._asked[line] += 1
+        if self._asked[line] > MOST_ASKED:
+            raise LoadError(
+                f"{line}: it has asked for a value {MOST_ASKED:,} times, as if it waited for "
+                f"another one; in an estimate each number of a tensor is 1, so profile it on a "
+                f"device without --estimate"
+            )
+        answer: bool | float | int
+        if other is not None:
+            answer, decides = func is _aten.allclose.default, True
+        elif asked.dtype == torch.bool:
+            said = self.masks.say(asked)
+            answer, decides = said.all, not said.is_sure
+        else:
+            answer = 1.0 if asked.dtype.is_floating_point else 1
+            decides = self._is_condition(line)
+        if decides:
+            self._taken[str(answer).lower().removesuffix(".0")][line] = None
+        return answer
+
+    def _is_condition(self, line: str) -> bool:
+        """Return whether a line goes by the number that it asks for."""
+        number = line.rpartition(" ")[2]
+        if self._source is None or not number.isdigit():
             return False
-        if func is _aten.nonzero.default:
-            size = (args[0].numel(), args[0].dim())
-            return torch.empty(size, dtype=torch.int64, device=args[0].device)
-        if func is _aten.masked_select.default:
-            return args[0].new_empty((args[0].numel(),))
+        text = linecache.getline(self._source.path, int(number)).split()
+        return bool(text) and text[0] in ("if", "elif", "while", "assert")
+
+    def _run(self, func: Any, args: Sequence[Any], kwargs: Any, given: Any) -> Any:
+        """Run an op on tensors without content."""
         if func in _BY_VALUE:
-            return _BY_VALUE[func](*args, **kwargs)
+            made = NotImplemented if given is None else self.known.compute(func, given)
+            if made is NotImplemented:
+                return _BY_VALUE[func](*args, **kwargs)
+            like = args[0]  # shapes are known
+            return tree_map_only(
+                torch.Tensor, lambda each: like.new_empty(each.shape, dtype=each.dtype), made
+            )
         if func is _aten._cudnn_rnn.default and args[3] is None:
             return _recur(func, args)
         if func is _aten._cudnn_rnn_backward.default:
@@ -244,23 +304,36 @@ class _Answers(TorchDispatchMode):
         if func is _aten._cudnn_init_dropout_state.default:
             return torch.empty(0, dtype=torch.uint8, device=kwargs.get("device"))
         if func is _aten.index.Tensor:
-            args = (args[0], _all_rows(args[1]), *args[2:])
+            args = (args[0], self._all_rows(args[1]), *args[2:])
         return func(*args, **kwargs)
 
-    def _count(self) -> None:
-        """End a loop that waits for another answer."""
-        line = self._line()
-        self._asked[line] += 1
-        if self._asked[line] > MOST_ASKED:
-            raise LoadError(
-                f"{line}: it has asked for a value {MOST_ASKED:,} times, as if it waited for "
-                f"another one; in an estimate each number is 1, and each condition false, so "
-                f"profile it on a device without --estimate"
-            )
+    def _all_rows(self, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """Replace each mask by numbers of as many rows, or as it takes if it is known."""
+        found: list[torch.Tensor | None] = []
+        for each in indices:
+            if each is None or each.dtype not in (torch.bool, torch.uint8):
+                found.append(each)
+                continue
+            content = self.known.find(each)
+            with no_dispatch():
+                n = each.numel() if content is None else int(content.count_nonzero())
+            found += [each.new_empty((n,), dtype=torch.int64)] * each.dim()
+        return found
+
+
+_ASKS = (_aten._local_scalar_dense.default, _aten.equal.default, _aten.allclose.default)
 
 
 MOST_ASKED = 50_000
 """A line of a script asks for the values of fewer tensors, in loops over its data for example."""
+
+
+def _nonzero(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.new_empty((tensor.numel(), tensor.dim()), dtype=torch.int64)
+
+
+def _select(tensor: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return tensor.new_empty((tensor.numel(),))
 
 
 def _unique(
@@ -302,6 +375,8 @@ def _count_two(tensor: torch.Tensor, weights: Any = None, minlength: int = 0) ->
 
 
 _BY_VALUE: dict[Any, Callable[..., Any]] = {
+    _aten.nonzero.default: _nonzero,
+    _aten.masked_select.default: _select,
     _aten._unique2.default: _unique,
     _aten.unique_consecutive.default: _unique_consecutive,
     _aten.unique_dim.default: _unique_rows,
@@ -339,24 +414,6 @@ def _recur_back(args: Sequence[Any]) -> Any:
 
 KEPT = 5.5
 """Size of what a recurrent layer keeps for its gradient, in sizes of its output."""
-
-
-def _answer(dtype: torch.dtype) -> bool | float | int:
-    if dtype == torch.bool:
-        return False
-    return 1.0 if dtype.is_floating_point else 1
-
-
-def _all_rows(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """Replace each mask by numbers of as many rows."""
-    found: list[torch.Tensor | None] = []
-    for each in indices:
-        if each is not None and each.dtype in (torch.bool, torch.uint8):
-            rows = torch.empty((each.numel(),), dtype=torch.int64, device=each.device)
-            found += [rows] * each.dim()
-        else:
-            found.append(each)
-    return found
 
 
 _moved: WeakIdKeyDictionary = WeakIdKeyDictionary()
