@@ -500,7 +500,7 @@ def simulate(
 
 @checked
 def next_moves(result: Result, time_limit_s: float = USUAL_S) -> tuple[NextMove, ...]:
-    """Find the single edits of a plan that improve it most, each with its price and a reason.
+    """Find the edits of a plan that improve it most, each with its price and a reason.
 
     Parameters
     ----------

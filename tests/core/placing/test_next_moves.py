@@ -12,7 +12,16 @@ from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
 from enplace.names.groups import group_ops
 from enplace.placers import PlaceOptions, place
-from enplace.placing.next_moves import MOVE, ORDER, RECOMPUTE, SPLIT, SWAP, Idle, next_moves
+from enplace.placing.next_moves import (
+    MOVE,
+    ORDER,
+    RECOMPUTE,
+    SPLIT,
+    SWAP,
+    TOGETHER,
+    Idle,
+    next_moves,
+)
 from enplace.placing.next_moves.search import climb
 from enplace.placing.next_moves.words import name
 from enplace.placing.stop import Stop
@@ -104,6 +113,19 @@ def test_two_ops_on_the_wrong_devices_are_swapped():
     assert [offer.kind for offer in offers] == [SWAP]
     assert offers[0].plan.device.tolist() == [0, 1, 1, 0]
     assert offers[0].title == "Swap m/b and n/d"
+
+
+def test_many_moves_at_once_are_offered_where_no_single_edit_helps():
+    """An op of 5 must change places with two of 2: no move or swap evens out 10 and 8."""
+    times = {"a": 5, "b": 5, "c": 2, "d": 2, "e": 2, "f": 2}
+    problem = Problem(profile_of(times), cluster_of(2))
+    plan = plan_of(problem, {"a": 0, "b": 0, "c": 1, "d": 1, "e": 1, "f": 1})
+    assert not next_moves(problem, plan, wide=False)
+    first = next_moves(problem, plan, stop=NO_LIMIT)[0]
+    assert (first.kind, first.before_us, first.after_us) == (TOGETHER, 10, 9)
+    assert len(first.ops) == 3
+    assert first.title == "Move 3 ops of 3 groups at once"
+    assert first.reason.startswith("2 → GPU 0, 1 → GPU 1")
 
 
 def test_a_long_op_is_split_over_two_devices():

@@ -17,7 +17,7 @@ PAUSE_MS = 300
 
 ABOUT = "Each is priced on this plan. Click one to make it; Ctrl+Z takes it back."
 NO_PLAN = "The edits that would shorten a plan most appear here."
-NOTHING = "No single edit that was tried shortens this plan. Solve searches for many at once."
+NOTHING = "Nothing that was tried shortens this plan. Solve searches more widely."
 
 
 def make_view(document: Document, solver: Solver) -> MovesView:

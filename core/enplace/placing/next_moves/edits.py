@@ -25,6 +25,7 @@ from enplace.values.schedule import Schedule
 from enplace.values.splits import Split, legal_dimensions, part_names, whole_names
 
 MOVE, ORDER, SPLIT, SWAP, RECOMPUTE = "move", "order", "split", "swap", "recompute"
+TOGETHER = "together"
 
 MOST_SPLIT, MOST_SWAPPED, MOST_PARTNERS = 12, 24, 8
 """The most ops that are split, blocks that are swapped, and blocks to swap each of these with."""
@@ -65,7 +66,7 @@ class Edit:
         return np.union1d(self.ops, self.others) if self.kind == SWAP else self.ops
 
 
-_NONE = np.zeros(0, dtype=np.int64)
+NONE = np.zeros(0, dtype=np.int64)
 
 
 def edits_of(schedule: Schedule, again: Iterable[tuple[IntArray, int]] = ()) -> Iterator[Edit]:
@@ -85,13 +86,13 @@ def edits_of(schedule: Schedule, again: Iterable[tuple[IntArray, int]] = ()) -> 
     def moves(groups: Iterable[IntArray], devices: Sequence[int]) -> Iterator[Edit]:
         for ops in groups:
             for device in devices:
-                yield from _move(problem, plan, ops, device, seen)
+                yield from move(problem, plan, ops, device, seen)
 
     gpus = problem.cluster.gpus
     if plan.objective == THROUGHPUT:
         yield from _recomputes(problem, plan)
     for ops, device in again:
-        yield from _move(problem, plan, ops, device, seen)
+        yield from move(problem, plan, ops, device, seen)
     yield from _orders(schedule)
     yield from moves(_stretches(schedule), gpus)
     yield from moves(by_share, gpus)
@@ -134,7 +135,7 @@ def _by_share(blocks: list[IntArray], path_us: FloatArray) -> list[IntArray]:
     return sorted(blocks, key=lambda ops: -float(path_us[ops].sum()) / np.sqrt(len(ops)))
 
 
-def _move(
+def move(
     problem: Problem, plan: Plan, ops: IntArray, device: int, seen: set[tuple[int, bytes]]
 ) -> Iterator[Edit]:
     """Move those ops that may run there, and do not yet."""
@@ -143,10 +144,11 @@ def _move(
     key = device, ops.tobytes()
     if len(ops) and key not in seen:
         seen.add(key)
-        yield Edit(MOVE, ops, _NONE, (device,), partial(_placed, plan, ops, device))
+        yield Edit(MOVE, ops, NONE, (device,), partial(placed, plan, ops, device))
 
 
-def _placed(plan: Plan, ops: IntArray, device: int | IntArray) -> Plan:
+def placed(plan: Plan, ops: IntArray, device: int | IntArray) -> Plan:
+    """Return a plan with ops on other devices, in the same order."""
     where = plan.device.copy()
     where[ops] = device
     return replace(plan, device=where)
@@ -177,7 +179,7 @@ def _orders(schedule: Schedule) -> Iterator[Edit]:
     every = np.arange(problem.profile.n_ops)
     if runs_as_recorded(problem.profile, plan):
         return
-    yield Edit(ORDER, every, _NONE, (), partial(_by_rank, problem, plan))
+    yield Edit(ORDER, every, NONE, (), partial(by_rank, problem, plan))
     if plan.policy == "fifo":
         return
     ready_us, path = _ready_us(schedule), critical_path(schedule)
@@ -208,7 +210,7 @@ def _ready_us(schedule: Schedule) -> FloatArray:
     return ready_us
 
 
-def _by_rank(problem: Problem, plan: Plan) -> Plan:
+def by_rank(problem: Problem, plan: Plan) -> Plan:
     """Let devices and channels take first what most work waits for."""
     position = by_placed_rank(problem, plan.device)
     return replace(plan, position=position, policy="priority", links="priority")
@@ -242,7 +244,7 @@ def _splits(schedule: Schedule, gpus: Iterable[int], path_us: FloatArray) -> Ite
                 if device != home and np.isfinite(problem.time_us[op, device]):
                     make = partial(_split, problem, plan, splits, device)
                     ops = np.array([op])
-                    yield Edit(SPLIT, ops, _NONE, (home, device), make, dimension)
+                    yield Edit(SPLIT, ops, NONE, (home, device), make, dimension)
 
 
 def _split(problem: Problem, plan: Plan, splits: tuple[Split, ...], device: int) -> Plan:
@@ -292,7 +294,7 @@ def _swap(problem: Problem, plan: Plan, one: IntArray, other: IntArray) -> Itera
     if allowed[problem.unit[one], there].all() and allowed[problem.unit[other], here].all():
         ops = np.concatenate([one, other])
         device = np.repeat([there, here], [len(one), len(other)])
-        make = partial(_placed, plan, ops, device)
+        make = partial(placed, plan, ops, device)
         yield Edit(SWAP, np.sort(one), np.sort(other), (there, here), make)
 
 
@@ -303,4 +305,4 @@ def _recomputes(problem: Problem, plan: Plan) -> Iterator[Edit]:
         how = "keep" if device in plan.recompute else "again"
         chosen = tuple(sorted({device}.symmetric_difference(plan.recompute)))
         make = partial(replace, plan, recompute=chosen)
-        yield Edit(RECOMPUTE, ops, _NONE, (device,), make, how)
+        yield Edit(RECOMPUTE, ops, NONE, (device,), make, how)

@@ -18,6 +18,7 @@ from enplace.machine.check_claims import check_claims
 from enplace.machine.pipelines.pipeline import most_bytes
 from enplace.names.groups import Grouping, open_groups
 from enplace.placing.next_moves.edits import MOVE, SPLIT, Edit, edits_of, graph_of
+from enplace.placing.next_moves.together import moves_together
 from enplace.placing.next_moves.words import reason_of, title_of
 from enplace.placing.stop import Stop
 from enplace.placing.stopwatch import Stopwatch
@@ -38,6 +39,9 @@ SAME = 0.5
 
 USUAL_S = 20.0
 """How long the search goes on at most, in seconds."""
+
+SINGLE = 0.5
+"""Share of the time in which single edits are tried; then, many moves at once."""
 
 WITHIN = 0.5
 """Share of what moves to a device that must run in an idle time there to fit in."""
@@ -61,7 +65,7 @@ class NextMove:
     Attributes
     ----------
     kind : str
-        One of ``move``, ``order``, ``split``, ``swap`` and ``recompute``.
+        One of ``move``, ``order``, ``split``, ``swap``, ``recompute`` and ``together``.
     title, reason : str
         What it does, and why that helps.
     ops : int array
@@ -128,10 +132,10 @@ def next_moves(
     idle: Idle | None = None,
     again: Sequence[tuple[IntArray, int]] = (),
     opened: Sequence[str] = (),
-    split: bool = True,
+    wide: bool = True,
     report: Report = ignore,
 ) -> tuple[NextMove, ...]:
-    """Find the single edits that most improve a plan.
+    """Find the edits that most improve a plan: single ones, and many moves at once.
 
     Parameters
     ----------
@@ -149,8 +153,8 @@ def next_moves(
         Ops and devices of moves to try first.
     opened : sequence of str
         Groups that people see as their parts, which give the names.
-    split : bool
-        Whether ops may be split.
+    wide : bool
+        Whether ops may be split, and many moved at once.
     report : callable
         Called with the moves found so far whenever there is a better one.
 
@@ -162,11 +166,15 @@ def next_moves(
     """
     search = _Search(problem, plan, most, idle, open_groups(problem.profile, tuple(opened)))
     until = stop or Stop(USUAL_S)
-    for edit in edits_of(search.before, again):
-        if until():
-            break
-        if (split or edit.kind != SPLIT) and search.try_edit(edit):
-            report(search.offers())
+    is_wide = wide and idle is None
+    turns = [(edits_of(search.before, again), until.within(SINGLE) if is_wide else until)]
+    turns += [(moves_together(search.before, until), until)] if is_wide else []
+    for edits, is_over in turns:
+        for edit in edits:
+            if (wide or edit.kind != SPLIT) and search.try_edit(edit):
+                report(search.offers())
+            if is_over():
+                break
     return search.offers()
 
 
@@ -207,7 +215,7 @@ def _some_moves(
         return stop() or bool(seen and clock.seconds > STEP_S)
 
     turn = Stop(cancelled=has_some)
-    return next_moves(problem, plan, stop=turn, again=again, split=False, report=seen.append)
+    return next_moves(problem, plan, stop=turn, again=again, wide=False, report=seen.append)
 
 
 class _Search:

@@ -8,7 +8,7 @@ from enplace.machine import CriticalPath, critical_path
 from enplace.names.groups import Grouping, name_ops
 from enplace.names.passes import is_gradient_of_op, last_parts
 from enplace.names.titles import leaf
-from enplace.placing.next_moves.edits import MOVE, RECOMPUTE, SPLIT, SWAP, Edit
+from enplace.placing.next_moves.edits import MOVE, RECOMPUTE, SPLIT, SWAP, TOGETHER, Edit
 from enplace.text import count, joined, ms, size
 from enplace.values.arrays import FloatArray, IntArray
 from enplace.values.problem import LATENCY, THROUGHPUT
@@ -36,6 +36,10 @@ def title_of(before: Schedule, grouping: Grouping, edit: Edit) -> str:
     what, where = name(profile, edit.ops, grouping), [_label(before, d) for d in edit.devices]
     if edit.kind == MOVE:
         return f"{what} → {where[0]}"
+    if edit.kind == TOGETHER:
+        n_groups = len(np.unique(grouping.group[edit.ops]))
+        many = f"{count(len(edit.ops), 'op')} of {count(n_groups, 'group')}"
+        return f"Move {many if n_groups > 1 else what} at once"
     if edit.kind == SWAP:
         return f"Swap {what} and {name(profile, edit.others, grouping)}"
     if edit.kind == SPLIT:
@@ -88,6 +92,9 @@ def reason_of(before: Schedule, after: Schedule, edit: Edit) -> str:
     plan, parts = after.plan, []
     if edit.kind == SPLIT:
         parts.append(joined([_label(before, device) for device in edit.devices]))
+    if edit.kind == TOGETHER:
+        to = [(np.count_nonzero(plan.device[edit.ops] == d), d) for d in edit.devices]
+        parts.append(", ".join(f"{n:,} → {_label(before, device)}" for n, device in to))
     if plan.objective == THROUGHPUT:
         parts.append(f"the busiest device needs {ms(plan.value_us or 0.0)} per sample")
     elif plan.objective == LATENCY:

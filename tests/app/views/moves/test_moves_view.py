@@ -6,9 +6,13 @@ import pytest
 from documents import chain_document, document_of, split_layer, wide_document
 from enplace.machine import simulate
 from enplace.placing.next_moves import SPLIT, next_moves
+from enplace.placing.next_moves.search import climb
+from enplace.placing.stop import Stop
 from enplace.processes import codecs
+from enplace.readers.clusters import presets
 from enplace_studio.jobs.move_worker import moves_from, moves_message, serve_search
 from enplace_studio.jobs.solver import Solver
+from enplace_studio.model.open_project import PlanEntry
 from enplace_studio.views.moves.moves_view import MovesView
 from problems import cluster_of, profile_of
 
@@ -82,6 +86,25 @@ def test_the_price_of_every_offer_is_what_the_click_gives(open_moves, solver):
         document.make_move(move)
         assert document.schedule.makespan_us == pytest.approx(move.after_us)
         document.undo_stack.undo()
+
+
+@pytest.mark.parametrize("name", ["pcie-2", "celeritas", "pesto"])
+def test_the_first_offers_lead_on_where_single_edits_end(name, opener, solver, qtbot):
+    profile = wide_document(16).problem.profile
+    document = document_of(profile, presets()[name], dict.fromkeys(profile.op_names, 0))
+    plan = climb(document.problem, document.current.plan, Stop())
+    reached = simulate(document.problem, plan)
+    document.add_plan(PlanEntry("reached", plan, reached))
+    view = opener(lambda document: MovesView(document, solver), document, 320, 400)
+    for clicks in range(1, 11):
+        qtbot.waitUntil(lambda clicks=clicks: len(solver.searches) == clicks)
+        solver.answer()
+        if not view.list.cards:
+            break
+        first = view.list.cards[0].move_made
+        view.list.cards[0].click()
+        assert document.schedule.makespan_us == first.after_us < first.before_us
+    assert document.schedule.makespan_us < reached.makespan_us
 
 
 def test_a_plan_that_has_changed_a_moment_ago_is_not_changed_again(open_moves):
