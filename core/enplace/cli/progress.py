@@ -31,7 +31,7 @@ EVERY_S = 5.0
 def progress_bar(
     methods: int,
 ) -> Iterator[tuple[Callable[[str], None], Callable[[Progress], None]]]:
-    """Show a bar for some methods.
+    """Show a bar for some methods; it begins anew after so many.
 
     Returns
     -------
@@ -42,7 +42,7 @@ def progress_bar(
 
     def begin(name: str) -> None:
         nonlocal done
-        done += 1
+        done = (done + 1) % methods
         bar.n = done
         bar.set_description_str(name)
 
