@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, TypeVar
@@ -81,7 +81,7 @@ class Result(PlainResult):
         """
         if not isinstance(result, PlainResult):
             raise EnplaceError(f"result is {result!r:.60}; use a result")
-        return cls(**vars(result))
+        return cls(**{each.name: getattr(result, each.name) for each in fields(PlainResult)})
 
     @property
     def step_time_us(self) -> float:

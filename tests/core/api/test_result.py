@@ -237,3 +237,8 @@ def test_catalogues_can_be_pickled():
 def test_only_a_result_of_the_library_becomes_a_result():
     with pytest.raises(EnplaceError, match="result is 5"):
         Result.of(5)  # type: ignore[arg-type]
+
+
+def test_a_result_that_was_printed_becomes_a_result_again(result):
+    print(result)
+    assert Result.of(result).plan is result.plan
