@@ -10,6 +10,7 @@ from numbers import Integral, Real
 from typing import ParamSpec, TypeVar
 
 from enplace.errors import EnplaceError
+from enplace.placing.next_moves import NextMove
 from enplace.values.cluster import Cluster
 from enplace.values.profile import Profile
 from enplace.values.result import Result
@@ -28,6 +29,7 @@ KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "PathLike": (FILE, "a file's name"),
     "Profile": (Profile, "a profile"),
     "Result": (Result, "a result"),
+    "NextMove": (NextMove, "one of next_moves"),
     "ClusterChoice": ((*FILE, Mapping, Cluster), CLUSTER),
     "Demand": (Mapping, ""),
     "Iterable[str]": (Iterable, "a list of strings"),

@@ -118,6 +118,7 @@ class Result(PlainResult):
         peaks = self.schedule.peak_bytes.tolist()
         return {device.name: peak for device, peak in zip(devices, peaks, strict=True)}
 
+    @checked
     def after(self, move: NextMove) -> Result:
         """Return the plan with one of its :func:`next moves <enplace.next_moves>` made."""
         problem = split_problem(self.schedule.problem, move.plan.splits)

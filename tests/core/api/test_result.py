@@ -239,6 +239,11 @@ def test_only_a_result_of_the_library_becomes_a_result():
         Result.of(5)  # type: ignore[arg-type]
 
 
+def test_only_a_next_move_can_be_made(result):
+    with pytest.raises(EnplaceError, match=r"^move is \{\}; use one of next_moves$"):
+        result.after({})  # type: ignore[arg-type]
+
+
 def test_a_result_that_was_printed_becomes_a_result_again(result):
     print(result)
     assert Result.of(result).plan is result.plan
