@@ -59,11 +59,12 @@ def _worth_it(schedule: Schedule, others: Others) -> str:
     from functools import partial
 
     from enplace.placers import references
-    from enplace.placing.prices import find_stock_us, total_price_us
+    from enplace.placing.prices import find_passed_over, find_stock_us, total_price_us
 
     if not schedule.fits:
         return ""
-    verdict = partial(references.verdict, price_us=total_price_us(schedule))
+    passed_over, price_us = find_passed_over(schedule.plan.note), total_price_us(schedule)
+    verdict = partial(references.verdict, price_us=price_us, passed_over=passed_over)
     alone, shared = others.alone, others.shared
     step_us, alone_us = (
         schedule.makespan_us,
@@ -311,7 +312,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
 
     from enplace.machine.pipelines.pipeline import fill_pipeline
     from enplace.machine.pipelines.words import about_waiting, lacking_in_flight
-    from enplace.placing.prices import about_price, total_price_us
+    from enplace.placing.prices import about_price, find_passed_over, total_price_us
     from enplace.values.spare_memory import about_memory
     from enplace.values.splits import fetching_ops, recomputed_ops
 
@@ -344,9 +345,11 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     measured = problem.measured_profile.measured
     about = [measured.about_times, _about_gpus(problem), measured.about_passes]
     about.append(about_price(("the plan", total_price_us(schedule), schedule.makespan_us)))
-    note = [*filter(None, [as_sentence(plan.note), *about])]
-    tables = [table(lines, "lrl"), *note, device_table(schedule)]
     first = worth_it(schedule, others)
+    passed_over = find_passed_over(plan.note)
+    said = plan.note.replace(passed_over, "").strip() if passed_over in first else plan.note
+    note = [*filter(None, [as_sentence(said), *about])]
+    tables = [table(lines, "lrl"), *note, device_table(schedule)]
     memory = about_memory(problem.cluster, schedule.peak_bytes, schedule.fit_verdict)
     if pipeline is not None:
         memory += filter(None, [lacking_in_flight(problem, pipeline), about_waiting(pipeline.kind)])

@@ -46,6 +46,7 @@ def verdict(
     about: str = "",
     is_guess: bool = False,
     price_us: float = 0.0,
+    passed_over: str = "",
 ) -> str:
     """Say whether a plan is faster than what needs none: one device, and data parallelism.
 
@@ -64,6 +65,8 @@ def verdict(
     price_us : float
         What the plan's transfers may cost besides what was predicted, over links that nobody has
         measured.
+    passed_over : str
+        A sentence about a plan that is faster by prediction, but whose transfers cost too much.
 
     Returns
     -------
@@ -78,7 +81,7 @@ def verdict(
         time = f"it {takes} {ms(replicas_us)}, {_plan(step_us, replicas_us)}"
         alone = f"One device takes {ms(least)}." if math.isfinite(least) else ""
         return " ".join(filter(None, (f"{shared} {faster}: {time}.", about, alone)))
-    first, ends = _beside_one_device(step_us, least, price_us), ""
+    first, ends = _beside_one_device(step_us, least, price_us, passed_over), ""
     if _is_tie(replicas_us, step_us) and not _is_tie_or_faster(least, step_us):
         ends = f"{shared} {'may be' if is_guess else 'is'} as fast as the plan."
     elif math.isfinite(replicas_us):
@@ -86,7 +89,7 @@ def verdict(
     return " ".join(filter(None, (first, ends, about)))
 
 
-def _beside_one_device(step_us: float, least: float, price_us: float) -> str:
+def _beside_one_device(step_us: float, least: float, price_us: float, passed_over: str) -> str:
     """Compare a plan with the fastest way to use one device; empty if none is known."""
     if math.isnan(least):
         return ""
@@ -103,6 +106,8 @@ def _beside_one_device(step_us: float, least: float, price_us: float) -> str:
             return f"{said}."
         return f"{said} by prediction, {change_text(charged_us / least - 1)} {guess}."
     if _is_tie(step_us, least):
+        if passed_over:
+            return f"One device takes {ms(least)}. {passed_over}"
         return f"One device is as fast: nothing to split. Both take {ms(least)}."
     first = f"One device is faster: nothing to split. It takes {ms(least)}"
     return f"{first}, {_plan(step_us, least)}."

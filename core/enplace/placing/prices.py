@@ -10,6 +10,7 @@ more than a guess, but it counts in the choice of a plan (:mod:`enplace.placing.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import permutations
@@ -36,6 +37,9 @@ a guess decides for many transfers, not for a few."""
 FAR_FEWER = 0.5
 """A plan with at most this share of another's transfers is taken if it is no slower once all
 transfers have their price, however much slower it is without."""
+
+PASSED_OVER = "By prediction, the fastest plan found takes"
+"""Begins the sentence in a plan's note about a faster plan whose transfers cost too much."""
 
 TOLD = 0.05
 """Share of the step time above which the price of all transfers is told."""
@@ -70,14 +74,26 @@ def sends_price_us(
 
 
 def total_price_us(schedule: Schedule) -> float:
-    """Return what all transfers of a plan may cost besides what is simulated."""
-    return sends_price_us(schedule.problem, schedule.transfer_from, schedule.transfer_to)
+    """Return what the transfers of a plan may cost besides what is simulated.
+
+    Senders and receivers have the work, and devices work side by side: it is the price of all that
+    one device sends or receives, of the device with most. Between two devices, that is all of them.
+    """
+    price, source, target = price_us(schedule.problem), schedule.transfer_from, schedule.transfer_to
+    each = np.tile(price[source, target], 2)
+    return float(np.bincount(np.concatenate([source, target]), each).max(initial=0.0))
 
 
 def rounds_price_us(problem: Problem, devices: Sequence[int], n_rounds: int) -> float:
     """Return what rounds may cost besides in which each of some devices sends to the next one."""
     hops = permutations(devices, 2)
     return n_rounds * max(sends_price_us(problem, [one], [other]) for one, other in hops)
+
+
+def find_passed_over(note: str) -> str:
+    """Return the sentence of a note about a faster plan that was passed over; empty if none."""
+    found = re.search(re.escape(PASSED_OVER) + r".*?counts\.", note)
+    return found.group() if found else ""
 
 
 def is_told(cost_us: float, step_us: float) -> bool:
@@ -109,7 +125,7 @@ def about_price(*priced: tuple[str, float, float]) -> str:
         return ""
     return (
         f"Over a link that was never measured, a send costs some {PRICE_US:.0f} µs that no "
-        f"prediction counts. In all: {'; '.join(told)}."
+        f"prediction counts. On the device with most: {'; '.join(told)}."
     )
 
 

@@ -37,6 +37,7 @@ from enplace.placing.prices import (
     FAR_FEWER,
     FEW,
     MOST,
+    PASSED_OVER,
     PRICE_US,
     find_stock_us,
     price_us,
@@ -361,7 +362,7 @@ class _Choice:
         n_saved = first.n_transfers - best.n_transfers
         if best.value_us > first.value_us * (1 + TIE):
             return (
-                f"By prediction, the fastest plan found takes {ms(first.value_us)}, "
+                f"{PASSED_OVER} {ms(first.value_us)}, "
                 f"{percent(1 - first.value_us / best.value_us)} less, but it has "
                 f"{count(n_saved, 'transfer')} more, each at some {PRICE_US:.0f} µs that "
                 f"no prediction counts."

@@ -13,7 +13,7 @@ from enplace.machine.pipelines.loads import max_load_us
 from enplace.placers import place
 from enplace.placers.max_load.contiguity import is_contiguous
 from enplace.placing.options import PlaceOptions
-from enplace.placing.prices import FEW, MOST, PRICE_US, price_us
+from enplace.placing.prices import FEW, MOST, PRICE_US, price_us, total_price_us
 from enplace.placing.rebalance import TIE
 from enplace.placing.stop import Stop
 from enplace.placing.ties import on_each_alone, settle_ties
@@ -257,6 +257,36 @@ def test_one_device_is_taken_if_the_price_of_all_transfers_makes_a_plan_slower(u
     known = with_measured_links(problem)
     found = settle_ties(simulate(known, fast.plan), [], Stop(), on_each_alone(known))
     assert found.makespan_us <= fast.makespan_us
+
+
+def test_one_device_that_is_taken_for_the_price_of_transfers_says_so_first():
+    problem = small_branches(1.0)
+    fast, alone = placed(problem, [0] * 60 + [1] * 60), placed(problem, [0] * 120)
+    said = worth_it(settle_ties(fast, [], Stop(), [alone]), Others(alone=alone))
+    assert said.startswith("One device takes 0.12 ms. By prediction, the fastest plan found takes")
+    assert worth_it(alone, Others(alone=alone)).startswith("One device is as fast")
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 3])
+def test_devices_pay_for_their_transfers_side_by_side(pairs):
+    """Each pair saves 120 µs, and has 15 transfers; all pairs but one need no further time."""
+    one = small_branches(2.0)
+    n, profile = one.profile.n_ops, one.profile
+    names = [f"{pair}/{name}" for pair in range(pairs) for name in profile.op_names]
+    edges = [
+        (names[n * pair + a], names[n * pair + b], 8)
+        for pair in range(pairs)
+        for a, b in zip(profile.edge_source, profile.edge_op, strict=True)
+    ]
+    cluster = cluster_of(2 * pairs, b0_us=0.1, b1_us_per_byte=0)
+    problem = Problem(profile_of(dict.fromkeys(names, 2.0), edges), cluster)
+    many = placed(
+        problem, [2 * pair + half for pair in range(pairs) for half in [0] * 60 + [1] * 60]
+    )
+    assert total_price_us(many) == PRICE_US * len(many.transfer_tensor) / pairs
+    alone = placed(problem, [0] * len(names))
+    found = settle_ties(many, [], Stop(), [alone])
+    assert (len(np.unique(found.plan.device)) == 1) == (pairs == 1)
 
 
 def test_the_plan_with_few_transfers_must_fit():

@@ -65,8 +65,11 @@ in it."""
 
 MOVE_S, LEAST_SWEEPS = 1e-6, 150
 """Seconds that a move of a balance may take, and moves for each unit below which a phase is left
-out on a graph of more ops than :data:`FINE`: blocks do little there, and a hurried balance is worth
-nothing."""
+out on a graph of more ops than :data:`FINE`."""
+
+HURRIED, HURRIED_SWEEPS = (0.8, 150), 10
+"""The only phase of balances of such a graph if there is no time for any other: blocks do little
+there, while a balance of this many moves for each unit is better than any list schedule."""
 
 REPAIR_SHARE, SLACK = 0.3, 0.02
 """Share of the time for repairing the best balance, if it exceeds memory, and the share by which
@@ -191,10 +194,13 @@ class PhasedSearch:
             best = min([best, *(_measure(each, LINKS[0]) for each in thrifty)], key=by_price)
         found = [replace(best, makespan_us=np.inf, excess_bytes=UNKNOWN)] * THREADS
         goal = best.priced_us * PROMISING
-        for end, sweeps in BALANCE_PHASES:
+        is_large, sweep_s = level.problem.profile.n_ops > FINE, MOVE_S * level.problem.n_units
+        phases, least = list(BALANCE_PHASES), LEAST_SWEEPS
+        if is_large and self._left_s(phases[-1][0]) < LEAST_SWEEPS * sweep_s:
+            phases, least = [HURRIED], HURRIED_SWEEPS
+        for end, sweeps in phases:
             left_s = partial(self._left_s, end)
-            n_ops = level.problem.profile.n_ops
-            if n_ops > FINE and left_s() < MOVE_S * LEAST_SWEEPS * level.problem.n_units:
+            if is_large and left_s() < least * sweep_s:
                 continue
             found = self._run_phase(found, [balance_step(sweeps, left_s)] * THREADS, end)
             best_found = min(found, key=by_price)
@@ -326,7 +332,9 @@ class PhasedSearch:
         taken = 0
         while not stop[0] and (most is None or taken < most):
             taken += 1
-            seed = (self.options.seed + (self.n_phases * THREADS + thread << 16) + taken) % 2**32
+            seed = (
+                2 * self.options.seed + (self.n_phases * THREADS + thread << 16) + taken
+            ) % 2**32
             share = (self._spent - started) / max(end - started, 1e-9) if has_limit else 1.0
             found[thread] = step(found[thread], seed, share, stop)
 

@@ -58,8 +58,9 @@ LAST_OP_S = 6e-6
 """Seconds per op of a large graph that are left at the end of the time limit, when methods are
 abandoned: their plans are still to be simulated."""
 
-STARTS_SHARE = 0.8
-"""Share of the time limit after which no further method is started."""
+STARTS_SHARE, LARGE_SHARE = 0.8, 0.4
+"""Share of the time limit after which no further method is started; and within which all but the
+quickest must end on a large graph, where balances gain more."""
 
 FILLING_SHARE = 0.1
 """Share of the time left for plans that fill memory op by op."""
@@ -251,6 +252,8 @@ def _has_time_for(name: str, problem: Problem, options: PlaceOptions) -> bool:
     if name == LP_START:
         return options.stop.left_s(LP_SHARE) >= LP_OP_S * n_ops
     unchecked_s = UNCHECKED_OP_S.get(name, 0.0) * n_ops
+    if n_ops > LARGE and name not in QUICKEST and options.stop.left_s(LARGE_SHARE) < unchecked_s:
+        return False
     return options.stop.left_s(STARTS_SHARE) >= 0 and options.stop.left_s() >= unchecked_s
 
 
