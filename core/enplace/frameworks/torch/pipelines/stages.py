@@ -245,7 +245,7 @@ def _another(schedule: str) -> str:
     """Say which plan has stages for a schedule."""
     return (
         f"make a plan with --objective throughput --pipeline {schedule} --method max-load-dp "
-        f"--grain block"
+        f"--grain block, without pins that rule such stages out"
     )
 
 
