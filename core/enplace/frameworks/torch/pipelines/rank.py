@@ -452,7 +452,8 @@ class Pipeline:
         cards = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(cards):
             seed = torch.initial_seed() + len(self.times.step_us) * len(self.member.order)
-            torch.manual_seed((seed + self.member.rank) % 2**63)
+            for own in [torch.default_generator, *map(_generator_of, cards)]:
+                own.manual_seed((seed + self.member.rank) % 2**63)
             yield
 
     def _begin_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -470,6 +471,12 @@ class Pipeline:
         on = [device_around(path, self._modules_on) for path in paths]
         on = [device for device in on if device is not None]
         return len(on), on.count(self.cut.order[self.member.rank])
+
+
+def _generator_of(card: torch.device) -> torch.Generator:
+    """Return a card's random numbers; to seed those of all cards takes milliseconds."""
+    found: torch.Generator = torch.cuda.default_generators[card.index]
+    return found
 
 
 _ENGINE = {"torch", "enplace", *sys.stdlib_module_names}

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from unittest.mock import patch
 
@@ -54,6 +55,9 @@ class Kept:
 
     tensor: torch.Tensor
 
+
+_SOURCES = (Made, Batch, Kept)
+"""What takes the place of tensors."""
 
 _LEFT_OUT = -100
 """PyTorch's own target that a loss leaves out."""
@@ -123,11 +127,17 @@ class Call:
     needs_gradient: bool
     modes: Modes
 
+    @cached_property
+    def _is_flat(self) -> bool:
+        """Whether no argument holds sources inside: to look there takes as long as many calls."""
+        values = (*self.args, *self.kwargs.values())
+        return all(isinstance(v, _SOURCES) or not _has_any(v, _SOURCES) for v in values)
+
     @property
     def sources(self) -> list[Any]:
         """What takes the place of tensors in the arguments."""
         leaves = tree_leaves((self.args, self.kwargs))
-        return [each for each in leaves if isinstance(each, Made | Batch | Kept)]
+        return [each for each in leaves if isinstance(each, _SOURCES)]
 
     @property
     def targets(self) -> tuple[Any, int] | None:
@@ -145,10 +155,15 @@ class Call:
 
     def again(self, known: dict[int, torch.Tensor], batch: Mapping[int, torch.Tensor]) -> None:
         """Call the function with other tensors; adds what it makes to ``known``."""
-        args, kwargs = tree_map(
-            lambda each: found_for(each, known, batch), (self.args, self.kwargs)
-        )
-        leaves = tree_leaves(self.function(*args, **kwargs))
+        if self._is_flat:
+            args = [found_for(each, known, batch) for each in self.args]
+            kwargs = {name: found_for(each, known, batch) for name, each in self.kwargs.items()}
+        else:
+            args, kwargs = tree_map(
+                lambda each: found_for(each, known, batch), (self.args, self.kwargs)
+            )
+        out = self.function(*args, **kwargs)
+        leaves = [out] if isinstance(out, torch.Tensor) else tree_leaves(out)
         known.update({number: leaves[at] for at, number in self.makes})
         if self.changes is not None:
             known[self.changes] = args[0]
