@@ -325,7 +325,7 @@ def _compared(run: MeasuredRun, answers: Sequence[Message], plain: Message) -> M
         stock_step_time_us=median_us(times_us),
         facts={
             **run.facts,
-            "other_batches": about_batches(run.profile, plain),
+            "other_batches": about_batches(run, plain),
             "stock_quartiles_us": quartiles_us(times_us),
             "tolerance": FIVE_DIGITS,
             "gradients_difference": finite(difference_of(gradients, same(GRADIENTS, gradients))),

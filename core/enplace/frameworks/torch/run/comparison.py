@@ -9,9 +9,9 @@ import torch
 
 from enplace.frameworks.batches import about_other_batches
 from enplace.frameworks.comparing import Values, Way, largest_difference
+from enplace.frameworks.measured import MeasuredRun
 from enplace.frameworks.torch.open.following import SEED, Follower
 from enplace.processes.wire import Message
-from enplace.values.profile import Profile
 
 LOSS, WEIGHTS, AFTER_FIRST, GRADIENTS = "loss", "weights", "first", "gradients"
 """Begin the names of arrays."""
@@ -29,15 +29,22 @@ def about_run(devices: str, compared_steps: int, is_compiled: bool) -> dict[str,
     }
 
 
-def about_batches(profile: Profile, plain: Message) -> str:
-    """Say how the batches of the run without a plan differ from those of the profile."""
-    measured = profile.measured
+def about_batches(run: MeasuredRun, plain: Message) -> str:
+    """Say how the batches of the run without a plan differ from those of the profile.
+
+    A pipeline may have its plan's samples, whether or not the plan's file says that they are parts.
+    """
+    measured, rule = run.profile.measured, run.plan.load_rule
+    parts = [measured.parts_of_batch, *([rule.microbatches] if run.pipeline and rule else [])]
     rows = next((shape[:1] for shape in measured.batch_shapes if shape), None)
-    whole = [
-        (shape[0] * measured.parts_of_batch, *shape[1:]) if shape[:1] == rows else shape
-        for shape in measured.batch_shapes
+    found = [
+        about_other_batches(
+            [(s[0] * n, *s[1:]) if s[:1] == rows else s for s in measured.batch_shapes],
+            plain.details["batch_shapes"],
+        )
+        for n in parts
     ]
-    return about_other_batches(whole, plain.details["batch_shapes"])
+    return found[0] * all(found)
 
 
 def results_of(follower: Follower) -> dict[str, Any]:

@@ -438,7 +438,7 @@ def _compared(run: MeasuredRun, follower: Follower, plain: Message) -> MeasuredR
         stock_step_time_us=median_us(times_us),
         facts={
             **run.facts,
-            "other_batches": about_batches(run.profile, plain),
+            "other_batches": about_batches(run, plain),
             "stock_quartiles_us": quartiles_us(times_us),
             "gradients_difference": finite(differences[GRADIENTS]),
             "weights_compared": len(group_of(ours, WEIGHTS)),

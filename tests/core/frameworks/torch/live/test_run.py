@@ -1,6 +1,7 @@
 """Plans that run, op by op on labels; `make test-torch` has PyTorch and runs them."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ torch = pytest.importorskip("torch")
 from enplace.errors import ClusterError, PlanError  # noqa: E402
 from enplace.frameworks.measured import NOT_SEEN, run_from, run_message  # noqa: E402
 from enplace.frameworks.torch.record.recording import LoadError  # noqa: E402
+from enplace.frameworks.torch.run.comparison import about_batches  # noqa: E402
 from enplace.frameworks.torch.run.matching import planned_devices  # noqa: E402
 from enplace.frameworks.torch.run.run import check_devices, run_placed, run_plain  # noqa: E402
 from enplace.machine import simulate  # noqa: E402
@@ -17,6 +19,8 @@ from enplace.placing.again import Kept  # noqa: E402
 from enplace.placing.settle import settle  # noqa: E402
 from enplace.processes.worker import ignore  # noqa: E402
 from enplace.readers.clusters import presets  # noqa: E402
+from enplace.values.load_rule import LoadRule  # noqa: E402
+from enplace.values.measurement import Measurement  # noqa: E402
 from enplace.values.plan import Plan, follow_graph  # noqa: E402
 from enplace.values.problem import Problem, split_problem  # noqa: E402
 from torch_scripts import profile_of, script  # noqa: E402
@@ -115,6 +119,18 @@ def test_a_run_on_other_batches_than_those_of_the_profile_says_so(tmp_path, part
     found = run(source, problem, plan)
     assert about in found.about_batches
     assert bool(found.about_batches) == bool(about)
+
+
+@pytest.mark.parametrize(("rows", "is_told"), [(4, False), (16, False), (8, True)])
+def test_a_pipeline_has_the_samples_of_a_plan_whose_file_names_no_parts(rows, is_told):
+    measured = Measurement(batch_shapes=((4, 12), (4,)))
+    ran = SimpleNamespace(
+        profile=SimpleNamespace(measured=measured),
+        plan=SimpleNamespace(load_rule=LoadRule(microbatches=4)),
+        pipeline={"microbatches": 4},
+    )
+    plain = SimpleNamespace(details={"batch_shapes": [[rows, 12], [rows]]})
+    assert bool(about_batches(ran, plain)) == is_told
 
 
 SPARSE = """
