@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from enplace.errors import DoesNotFitError, EnplaceError
@@ -19,9 +21,11 @@ from enplace.serving.decoder import CACHES, Decoder, make_decoder
 from enplace.serving.machine import Machine, make_machine
 from enplace.serving.others import other_splits
 from enplace.serving.search import (
+    LATENCY_PER_TOKEN,
     MOST_CONTEXT,
     MOST_REQUESTS,
     OBJECTIVES,
+    SLACK,
     TOKENS_PER_SECOND,
     find_split,
     longest_context,
@@ -39,6 +43,9 @@ USUAL_CONTEXT = 8192
 
 PROGRAMS = {"vllm": "vLLM", "llama-cpp": "llama.cpp", "device-map": "accelerate"}
 """Names of exporters, and of the programs that take what they write."""
+
+ROUNDING = 1e-9
+"""Splits whose times differ by a smaller share are as fast."""
 
 _TOKENS = re.compile(r"(\d{1,9})(k?)", re.IGNORECASE)
 
@@ -189,6 +196,13 @@ class Serving:
                 found.append(
                     f"Of their weights, {size(lacks)} do not fit there and are read from the disk."
                 )
+        value = attrgetter("alone_us" if self.objective == LATENCY_PER_TOKEN else "token_us")
+        fitting = [value(each) for each in self.others.values() if each.fits]
+        if min(fitting, default=math.inf) < value(self.served) * (1 - ROUNDING):
+            found.append(
+                f"Of the splits that are as fast within {percent(SLACK)}, this one leaves the most "
+                f"room for the cache."
+            )
         return found
 
     def _devices(self) -> str:

@@ -40,6 +40,15 @@ def test_what_the_slowest_card_gains_is_a_row():
     assert "without RTX 3060" not in ep.plan_serving("llama-3.1-8b", "2*rtx-3060").others
 
 
+def test_a_split_that_is_slower_for_its_room_says_so():
+    """The rows then have a faster one."""
+    roomy = ep.plan_serving("llama-3-70b-fp8", "h100,a100")
+    assert roomy.others["without A100"].token_us < roomy.served.token_us
+    said = "Of the splits that are as fast within 1.0 %, this one leaves the most room"
+    assert said in f"{roomy}"
+    assert said not in f"{ep.plan_serving('llama-3-70b-fp8', '8*l4')}"
+
+
 def test_each_program_gets_its_own_words(mixed):
     counts = [each["layers"] for each in mixed.devices]
     order = [each["label"].removeprefix("GPU ") for each in mixed.devices]
