@@ -75,9 +75,10 @@ def fit(
 ) -> Answer:
     """Show what would make PROFILE fit in memory, at what cost.
 
-    If it does not fit as it is, plans are sought with recomputation, accumulated gradients, a
-    smaller batch, a host, and more or larger cards. Within each kind, the largest change comes
-    last, and is tried only if no other one makes it fit.
+    If it does not fit as it is, plans are sought with recomputation, the host's memory,
+    optimiser states of fewer bits, accumulated gradients, a smaller batch, a host, and more or
+    larger cards. Within each kind, the largest change comes last, and is tried only if no other one
+    makes it fit.
 
     Exit status 1 if nothing was found that fits.
     """

@@ -94,6 +94,30 @@ class ModelKind:
 
 
 @dataclass(frozen=True)
+class NarrowStates:
+    """How people of a framework keep an optimiser's states in fewer bits.
+
+    Attributes
+    ----------
+    bits : int
+    about : str
+        What to do, in a sentence; ``{}`` stands for the name of the optimiser.
+    optimisers : tuple of str
+        Types of the ops of those for which it can be done; empty if it is any.
+    overhead : float
+        What such states take besides, as a share of themselves.
+    least_numbers : int
+        Variables with states of fewer numbers stay as they are.
+    """
+
+    bits: int
+    about: str
+    optimisers: tuple[str, ...] = ()
+    overhead: float = 0.0
+    least_numbers: int = 0
+
+
+@dataclass(frozen=True)
 class Framework:
     """A framework, as the rest of Enplace sees it.
 
@@ -156,6 +180,8 @@ class Framework:
         Function that predicts what its people pick instead of a plan, data parallelism apart,
         ``MODULE:FUNCTION``: it takes a problem, an objective, the rule of its pipelines, and
         whether to stop. Empty if there is none.
+    narrow_states : NarrowStates or None
+        None if Enplace knows no way.
     bundled : tuple of Path
         Small scripts that ship with Enplace, by which ``verify`` judges a machine.
     """
@@ -188,6 +214,7 @@ class Framework:
     exporters: tuple[Exporter, ...] = ()
     data_parallel: str = ""
     alternatives: str = ""
+    narrow_states: NarrowStates | None = None
     bundled: tuple[Path, ...] = ()
 
     @property

@@ -120,6 +120,21 @@ def _optimiser_ops(profile: Profile) -> BoolArray:
     return backward & ~_on_the_way_back(profile, backward)
 
 
+def state_bytes(profile: Profile) -> IntArray:
+    """Return the bytes of an optimiser's states that each op holds; shape (n_ops,).
+
+    A profile says it, or has states as variables of their own: only the optimiser reads them.
+    """
+    if profile.state_bytes.any():
+        return profile.state_bytes
+    inner = ~_optimiser_ops(profile)[profile.edge_op]
+    read = np.bincount(profile.edge_source, minlength=profile.n_ops)
+    by_others = np.bincount(profile.edge_source[inner], minlength=profile.n_ops)
+    is_state = profile.of_kind(OpKind.VARIABLE) & (read > 0) & (by_others == 0)
+    found: IntArray = np.where(is_state, profile.persistent_bytes, 0)
+    return found
+
+
 def return_ops(problem: Problem) -> BoolArray:
     """Find the ops that a sample passes through on its way back; shape (n_ops,).
 

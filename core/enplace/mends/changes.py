@@ -16,8 +16,9 @@ from functools import partial
 import numpy as np
 
 from enplace.errors import DoesNotFitError
+from enplace.frameworks.registry import framework_of
 from enplace.frameworks.roofline import GPUS
-from enplace.machine.op_passes import backward_ops
+from enplace.machine.op_passes import backward_ops, state_bytes
 from enplace.machine.pipelines.memory import added_by_stages
 from enplace.option import Value
 from enplace.placers.batch_shares import samples_of, share_of_batch
@@ -30,6 +31,7 @@ from enplace.text import count, size
 from enplace.values.batch import measured_otherwise
 from enplace.values.cluster import MAX_DEVICES, Cluster, Device
 from enplace.values.cluster_variants import HOST_BYTES, THROUGH_HOST, with_gpus, with_host
+from enplace.values.op_kinds import OpKind
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
 from enplace.values.profile import Profile
 
@@ -38,6 +40,8 @@ MOST_PARTS = 64
 
 MOST_TIMES = (1.5, 2, 4)
 """How many times as many GPUs are tried after one more."""
+
+_UPDATES = "The updates count with the time that they take now, though they move fewer bytes."
 
 _LINKED = "Links that the cluster does not describe are assumed to be PCIe 4, as in 'pcie-2'."
 
@@ -99,6 +103,7 @@ def list_ladders(problem: Problem, cluster: Cluster, options: PlaceOptions) -> I
     yield _recomputing(problem, plain, cluster)
     if any(device.kind == "gpu" for device in cluster.devices):
         yield _offloading(problem, plain, cluster)
+    yield _narrower_states(problem, plain, cluster)
     if options.objective == STEP_TIME:
         yield _accumulating(problem, plain, cluster)
     yield _smaller_batches(problem, plain, cluster)
@@ -147,6 +152,44 @@ def _offloading(problem: Problem, plain: Change, cluster: Cluster) -> Iterator[C
             method=RECOMPUTING,
             values={**plain.values, OFFLOAD.name: True},
         )
+
+
+def _narrower_states(problem: Problem, plain: Change, cluster: Cluster) -> Ladder:
+    """Return the model whose optimiser keeps its states in fewer bits, if that can be done."""
+    profile = problem.measured_profile
+    way, states = framework_of(profile).narrow_states, state_bytes(profile)
+    used = dict.fromkeys(
+        kind
+        for op, kind in enumerate(profile.op_types)
+        if profile.kinds[op] == OpKind.UPDATE and kind[:1].isupper()
+    )
+    if way is None or (way.optimisers and not {*used} <= {*way.optimisers}):
+        return ()
+    bits = profile.measured.state_bits
+    kept = min(way.bits / bits * (1 + way.overhead), 1.0)
+    saved = np.where(states < way.least_numbers * bits / 8, 0, (1 - kept) * states).astype(np.int64)
+    if not saved.any():
+        return ()
+    note = f"States of the optimiser count with {way.bits} bits instead of {bits}."
+    measured = replace(
+        profile.measured, peak_bytes={}, state_bits=way.bits, notes=(*profile.measured.notes, note)
+    )
+    narrow = replace(
+        profile,
+        persistent_bytes=profile.persistent_bytes - saved,
+        state_bytes=np.zeros_like(saved),
+        measured=measured,
+    )
+    about = [way.about.format(each) for each in used] if way.optimisers else [way.about]
+    return (
+        replace(
+            plain,
+            key=f"states-{way.bits}-bits",
+            title=f"optimiser states in {way.bits} bits, {size(float(saved.sum()))} less",
+            make=partial(replace, problem, measured_profile=narrow, cluster=cluster),
+            about=" ".join([*about, _UPDATES]),
+        ),
+    )
 
 
 def _parts(profile: Profile) -> tuple[int, Iterator[int]]:

@@ -46,4 +46,5 @@ def measured_otherwise(measured: Measurement) -> Measurement:
         guessed_backward=measured.guessed_backward,
         estimated=measured.estimated,
         estimated_speed=measured.estimated_speed,
+        state_bits=measured.state_bits,
     )

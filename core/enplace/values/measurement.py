@@ -148,6 +148,8 @@ class Measurement:
         The GPU whose roofline the op times come from; empty if they were measured.
     estimated_speed : float or None
         That GPU's speed in a cluster, with which its ops take what the roofline says.
+    state_bits : int
+        Bits of each number in an optimiser's states.
     notes : tuple of str
         What people should know of how the graph was read, a sentence or two each.
     other : mapping
@@ -187,6 +189,7 @@ class Measurement:
     evaluation: Evaluation | None = None
     estimated: str = ""
     estimated_speed: float | None = None
+    state_bits: int = 32
     notes: tuple[str, ...] = ()
     other: Mapping[str, Any] = field(default_factory=dict)
 

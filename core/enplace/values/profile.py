@@ -103,6 +103,9 @@ class Profile(Frozen):
     persistent_bytes, temporary_bytes : int array, shape (n_ops,)
         Bytes held from the start (variables, optimiser slots), and bytes held only while the op
         runs.
+    state_bytes : int array, shape (n_ops,)
+        Of the persistent bytes, the states of an optimiser, in numbers of ``measured.state_bits``,
+        where the profile tells them from the weights.
     tensor_base : int array, shape (n_tensors,)
         The tensor in whose memory each lies, as a view or a version changed in place does: its
         base. It is an input of the op that makes the tensor, or another output; -1 for a tensor
@@ -156,6 +159,16 @@ class Profile(Frozen):
         default=0,
         always=True,
         label="variables",
+        unit="bytes",
+    )
+    state_bytes: IntArray = column(
+        "state_bytes",
+        int,
+        "Of that memory, what an optimiser keeps beside the weights, in state_bits of measured.",
+        merge=Merge.SUM,
+        cut=Cut.OWN,
+        default=0,
+        label="optimiser states",
         unit="bytes",
     )
     temporary_bytes: IntArray = column(

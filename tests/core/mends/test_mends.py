@@ -8,6 +8,7 @@ import pytest
 import enplace as ep
 from enplace.cli.answer import NO, YES
 from enplace.errors import EnplaceError
+from enplace.machine.op_passes import state_bytes
 from enplace.mends.changes import larger_than, list_ladders
 from enplace.placers import PlaceOptions, Stop
 from enplace.readers import read_plan
@@ -111,6 +112,70 @@ def test_variables_that_are_too_large_are_a_proof_and_more_cards_are_the_mend():
         found.row(99)
     assert any(each.fits and "gpus" in each.change.key for each in found.rows)
     assert row(found, "host").cluster.devices[-1].kind == "cpu"
+
+
+def with_states(profile, framework, update):
+    """Return a step whose updates are of some type, with states that its variables hold."""
+    types = [update if kind == "ApplyGradientDescent" else kind for kind in profile.op_types]
+    held = np.where(profile.persistent_bytes > 0, 80 * KB, 0)
+    return replace(
+        profile,
+        op_types=tuple(types),
+        op_kinds=tuple("update" if kind == update else "" for kind in types),
+        op_passes=tuple("update" if kind == update else "" for kind in types),
+        persistent_bytes=profile.persistent_bytes + held,
+        state_bytes=held,
+        measured=replace(profile.measured, framework=framework),
+    )
+
+
+def states_row(profile):
+    problem, options = Problem(profile, cluster_of(1)), PlaceOptions(STEP_TIME)
+    changes = [c for ladder in list_ladders(problem, problem.cluster, options) for c in ladder]
+    return next((each for each in changes if each.key.startswith("states")), None)
+
+
+def test_states_of_fewer_bits_take_less_and_the_row_names_what_to_use():
+    profile = with_states(training_step(), "torch", "AdamW")
+    change = states_row(profile)
+    assert change.title == "optimiser states in 8 bits, 233 KiB less"
+    assert "bitsandbytes.optim.AdamW8bit" in change.about
+    after = change.make().profile
+    saved = (profile.persistent_bytes - after.persistent_bytes).sum()
+    assert saved == pytest.approx(LAYERS * 80 * KB * (1 - 65 / 256), abs=LAYERS)
+    assert np.array_equal(after.time_us, profile.time_us, equal_nan=True)
+    need = ep.place(profile, cluster_of(1), "single").schedule.peak_bytes[0]
+    found = ep.fit(profile, cluster_of(1, capacity_bytes=int(need) - 230 * KB), time_limit_s=0.2)
+    assert row(found, "states-8-bits").fits
+
+
+def test_no_row_of_states_where_they_or_such_an_optimiser_are_not_known():
+    assert states_row(training_step()) is None
+    assert states_row(with_states(training_step(), "torch", "Muon")) is None
+    small = with_states(training_step(), "torch", "AdamW")
+    small = replace(small, state_bytes=np.minimum(small.state_bytes, 100))
+    assert states_row(small) is None
+
+
+def test_variables_that_only_the_optimiser_reads_are_its_states():
+    profile = training_step(weights=KB)
+    edges = [(f"m{i}", f"update/w{i}", KB) for i in range(LAYERS)]
+    names = [*profile.op_names, *(f"m{i}" for i in range(LAYERS))]
+    own = [(names[a], names[b], n) for a, _, b, n in profile.edges.tolist()]
+    types = [*profile.op_types, *["VariableV2"] * LAYERS]
+    made = profile_of(
+        dict.fromkeys(names, 1.0),
+        [*own, *edges],
+        persistent=dict.fromkeys((n for n in names if n[0] in "wm"), KB),
+    )
+    kind = dict(zip(names, types, strict=True))
+    made = replace(made, op_types=tuple(kind[name] for name in made.op_names))
+    states = state_bytes(made)
+    assert {made.op_names[op] for op in np.flatnonzero(states)} == {f"m{i}" for i in range(LAYERS)}
+    change = states_row(made)
+    assert change.key == "states-16-bits"
+    assert "add_variable_from_reference" in change.about
+    assert change.make().profile.persistent_bytes.sum() == LAYERS * (KB + KB // 2)
 
 
 def test_larger_cards_keep_what_is_known_of_their_speed(ways):

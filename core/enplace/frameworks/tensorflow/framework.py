@@ -11,7 +11,7 @@ from pathlib import Path
 
 from enplace.errors import FileError
 from enplace.files.reading import open_to_read
-from enplace.frameworks.framework import Framework, ModelKind, explain_script_end
+from enplace.frameworks.framework import Framework, ModelKind, NarrowStates, explain_script_end
 from enplace.frameworks.tensorflow.error_text import OUT_OF_MEMORY, describe_out_of_memory
 from enplace.frameworks.tensorflow.keras_file import check_keras_file
 from enplace.frameworks.tensorflow.saved_model_format import (
@@ -212,6 +212,12 @@ FRAMEWORK = Framework(
     "even without a plan, so compare with the script's own step time too.",
     about_plain_kernels="CPU ops ran with TensorFlow's plain kernels, with and without the plan, "
     "because oneDNN fuses ops that a plan orders. Your script uses oneDNN and may be faster.",
+    narrow_states=NarrowStates(
+        16,
+        "In TensorFlow, subclass an optimiser of Keras 3, and let its add_variable_from_reference "
+        "make variables of bfloat16. Kernels such as ApplyAdam cannot do it.",
+        least_numbers=4,  # counters stay as they are
+    ),
     suffixes=tuple(_SUFFIXES),
     imports=("tensorflow", "keras", "tf_keras"),
     recognise=recognise,

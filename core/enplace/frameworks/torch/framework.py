@@ -8,7 +8,7 @@ from importlib.resources import files as resource_files
 from pathlib import Path
 
 from enplace.errors import FileError
-from enplace.frameworks.framework import Framework, ModelKind, explain_script_end
+from enplace.frameworks.framework import Framework, ModelKind, NarrowStates, explain_script_end
 from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
 from enplace.frameworks.torch.device_map import (
     about_map,
@@ -151,6 +151,14 @@ FRAMEWORK = Framework(
         for name in ("mlp", "convolutions", "attention")
     ),
     data_parallel="DDP",
+    # Blocks of 256 numbers share one of 32 bits, and smaller tensors than 4,096 stay as they are.
+    narrow_states=NarrowStates(
+        8,
+        "In PyTorch, replace torch.optim.{0} by bitsandbytes.optim.{0}8bit.",
+        ("Adagrad", "Adam", "AdamW", "RMSprop", "SGD"),
+        overhead=4 / 256,
+        least_numbers=2 * 4096,
+    ),
     alternatives="enplace.frameworks.torch.alternatives:find_torch_alternatives",
     exporters=(
         Exporter(

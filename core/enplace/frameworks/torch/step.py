@@ -5,6 +5,7 @@ Nothing here needs PyTorch, so that what is made of a recorded step needs none e
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
@@ -30,6 +31,8 @@ class Storage:
     role, owner : str
         What it holds of the model (:data:`PARAMETER`...), and the name of that parameter or buffer;
         empty for other storages.
+    bits : int
+        Of each number of a state; 0 for other storages.
     """
 
     n_bytes: int
@@ -38,6 +41,7 @@ class Storage:
     last: int
     role: str = ""
     owner: str = ""
+    bits: int = 0
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,15 @@ class Step:
     batch_shapes: tuple[tuple[int, ...], ...] = ()
     n_models: int = 1
     tied: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def state_bits(self) -> int:
+        """The bits of most numbers that optimisers keep; 32 if they keep none."""
+        n_bytes = Counter({32: 0})
+        for each in self.storages:
+            if each.bits:
+                n_bytes[each.bits] += each.n_bytes
+        return max(n_bytes, key=n_bytes.__getitem__)
 
     def counted_peak_bytes(self, device: str) -> int:
         """Return the most bytes of a device's storages that existed at once."""

@@ -72,6 +72,7 @@ class Node:
     flops: float = 0.0
     kernels: float = 0.0
     persistent_bytes: int = 0
+    state_bytes: int = 0
     temporary_bytes: int = 0
     device: str = "cpu"
 
@@ -109,6 +110,7 @@ class StepGraph:
             flops=[node.flops for node in nodes],
             time_us=np.array([node.time_us for node in nodes], dtype=float).reshape(-1, 2),
             persistent_bytes=[node.persistent_bytes for node in nodes],
+            state_bytes=[node.state_bytes for node in nodes],
             temporary_bytes=[node.temporary_bytes for node in nodes],
             colocation=colocation_groups(names, self.ties),
             **edge_columns(self.edges),
@@ -334,10 +336,13 @@ class _Builder:
 
     def _add_variables(self) -> None:
         held: dict[str, int] = defaultdict(int)
+        states: dict[str, int] = defaultdict(int)
+        bits = self.step.state_bits
         device: dict[str, str] = {}
         for each in self.step.storages:
             if self._is_held(each):
                 held[each.owner] += each.n_bytes
+                states[each.owner] += each.n_bytes * (each.bits == bits)
                 if each.role == PARAMETER or each.owner not in device:
                     device[each.owner] = each.device
         late = self._find_late_gradients(held)
@@ -348,6 +353,7 @@ class _Builder:
                 gradient = self._add_idle(f"{own}/grad", "Gradient", OpKind.CONSTANT, *where)
             at = self._add_idle(own, "Parameter", OpKind.VARIABLE, *where)
             self._variable[owner], self.nodes[at].persistent_bytes = at, n_bytes
+            self.nodes[at].state_bytes = states[owner]
             for number in late.get(owner, ()):
                 self._tie(at, gradient)
                 self._send(gradient, number, at, self.step.storages[number].n_bytes)

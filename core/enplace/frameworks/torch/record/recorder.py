@@ -148,6 +148,7 @@ class _Block:
     last: int | None = None
     role: str = ""
     owner: str = ""
+    bits: int = 0
 
 
 class Whereabouts:
@@ -370,7 +371,7 @@ class Recorder(TorchDispatchMode):
         storages = tuple(
             Storage(
                 each.n_bytes, each.device, each.first, n_ops if each.last is None else each.last,
-                each.role, spell(each.owner),
+                each.role, spell(each.owner), each.bits,
             )
             for each in self._blocks
         )  # fmt: skip
@@ -395,14 +396,15 @@ class Recorder(TorchDispatchMode):
             for parameter, each, role in held_by(optimizers)
         ]
         named = [
-            (block, owner, role)
+            (block, owner, role, 8 * tensor.element_size() if role == STATE else 0)
             for tensor, owner, role in found
             for block, _ in self._parts_of(tensor, -1)
         ]
-        old = ((block, self._modules.owner(each), GRADIENT) for block, each in self._old_gradients)
-        for block, owner, role in (*named, *old):
+        gradients = self._old_gradients
+        old = [(block, self._modules.owner(each), GRADIENT, 0) for block, each in gradients]
+        for block, owner, role, bits in (*named, *old):
             if not block.role:
-                block.role, block.owner = role, owner
+                block.role, block.owner, block.bits = role, owner, bits
 
 
 def _is_of_layers() -> bool:

@@ -255,6 +255,23 @@ def test_a_fused_optimiser_passes_once_over_parameter_gradient_and_state(tmp_pat
     assert moved == pytest.approx(8 * sum(sizes.values()), rel=0.01)  # 4 read, 4 written
 
 
+@pytest.mark.parametrize(("kind", "bits"), [("float", 32), ("bfloat16", 16)])
+def test_states_of_an_optimiser_are_told_apart_from_weights(tmp_path, kind, bits):
+    text = f"""
+import torch
+model = torch.nn.Linear(64, 256, bias=False, dtype=torch.{kind})
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(9):
+    optimizer.zero_grad()
+    model(torch.randn(8, 64, dtype=torch.{kind})).square().mean().backward()
+    optimizer.step()
+"""
+    profile = profile_of(script(tmp_path, text), 1)
+    held = profile.state_bytes[profile.index["weight"]]
+    assert held == pytest.approx(2 * bits // 8 * 64 * 256, abs=4)  # and how many steps were made
+    assert profile.measured.state_bits == bits
+
+
 def test_a_round_of_two_optimisers_is_one_step(tmp_path):
     step = record(script(tmp_path, GAN))
     assert {op.optimizer for op in step.ops if op.step_call} == {"Adam", "SGD"}
