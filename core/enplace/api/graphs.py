@@ -144,6 +144,8 @@ def from_networkx(graph: Graph, name: str | None = None) -> Profile:
     """
     if not getattr(graph, "is_directed", lambda: False)():
         raise ProfileError("edges must lead from producer to consumer; give a networkx.DiGraph")
+    if not isinstance(name, str | None):
+        raise ProfileError(f"name is {name!r:.60}; use a string")
     nodes = [_node(node, attributes) for node, attributes in graph.nodes(data=True)]
     index: dict[Hashable, int] = {node: op for op, node in enumerate(graph.nodes)}
     edges = [

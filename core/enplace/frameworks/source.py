@@ -180,34 +180,36 @@ def source_of(path: str, **options: Any) -> Source:
         If there is no model, or it takes no such option.
     """
     place = Path(os.path.expanduser(path))
+    name = options.pop("framework_name", "")
     if os.path.exists(place):
-        found, program = _recognise(place), place
+        found, program = _recognise(place, name), place
     elif (module := find_module(path)) is not None:
         program, _ = module
         found = {n: (path, "module") for n, each in frameworks().items() if each.opens("module")}
     else:
         raise FileError(f"{path}: there is no such file, folder or Python module; check the path")
-    name = options.pop("framework_name", "") or _choose(list(found), program)
+    name = name or _choose(list(found), program)
     if name not in found:
         raise FileError(f"{path}: {frameworks()[name].name} does not open this; choose another")
     model, kind = found[name]
     return _with(Source(model, kind, framework_name=name), options)
 
 
-def _recognise(place: Path) -> dict[str, tuple[str, str]]:
+def _recognise(place: Path, wanted: str) -> dict[str, tuple[str, str]]:
     """Return the path of a model and its kind for each framework that opens it.
 
     Raises
     ------
     FileError
-        If none does.
+        If none does: what the wanted framework says, or else one that has such files.
     """
     found, reasons = {}, []
     for name, framework in frameworks().items():
         try:
             model, kind = framework.recognise(place)
         except FileError as error:
-            reasons.append((place.suffix.lower() in framework.suffixes, error))
+            is_own = name == wanted if wanted else place.suffix.lower() in framework.suffixes
+            reasons.append((is_own, error))
         else:
             found[name] = os.path.realpath(model), kind
     if not found:

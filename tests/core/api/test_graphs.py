@@ -112,6 +112,11 @@ def test_what_is_missing_or_wrong_is_refused_in_one_line(change, complaint):
     assert "\n" not in str(caught.value)
 
 
+def test_a_name_is_a_string():
+    with pytest.raises(ep.EnplaceError, match=r"^name is 5; use a string$"):
+        ep.from_networkx(chain(), name=5)
+
+
 def test_edges_of_one_output_have_the_same_bytes():
     graph = chain()
     graph.add_node("c", gpu_us=1)

@@ -42,3 +42,10 @@ def test_another_file_is_no_onnx_model(tmp_path):
     path.write_text("import keras")
     with pytest.raises(ep.EnplaceError, match="ONNX does not open this"):
         ep.read_onnx(path)
+
+
+def test_what_is_no_model_is_refused_with_the_kind_that_was_asked_for(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text("{}")
+    with pytest.raises(ep.EnplaceError, match=r"x.json: not a model; choose .*\(\.onnx\)$"):
+        ep.read_onnx(path)
