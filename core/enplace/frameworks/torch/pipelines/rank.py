@@ -242,7 +242,7 @@ class Pipeline:
             return True
         if id(model) in self.others:
             return False
-        modules = modules_in_plan(model, self._planned)
+        modules = modules_in_plan(model, self._planned, in_stages=True)
         if modules is None:
             self.others[id(model)] = model
             return False
@@ -252,7 +252,8 @@ class Pipeline:
                 "those of other stages are out of date; leave that out"
             )
         self.model, self._modules_on = model, modules
-        self._half_of = modules_in_plan(model, self._halves) if self._halves else {}
+        halves = self._halves
+        self._half_of = modules_in_plan(model, halves, in_stages=True) if halves else {}
         self._check_device()
         self.weights.begin(model)
         return True

@@ -32,7 +32,7 @@ _MOST = 3
 
 
 def modules_in_plan(
-    model: torch.nn.Module, planned: Mapping[str, int], head: str = ""
+    model: torch.nn.Module, planned: Mapping[str, int], head: str = "", *, in_stages: bool = False
 ) -> dict[str, int] | None:
     """Find the device of each module that a plan has ops of; None if it is for another model.
 
@@ -42,6 +42,8 @@ def modules_in_plan(
         The device of each op, by its name.
     head : str
         The script's variable with the model, if the plan has several models.
+    in_stages : bool
+        Whether calls in a module that only has other modules follow these, as in a pipeline.
 
     Raises
     ------
@@ -60,7 +62,7 @@ def modules_in_plan(
     divided = [
         path
         for path, devices in found.items()
-        if len(devices) > 1 and path and _has_parts(modules[path])
+        if len(devices) > 1 and path and _has_parts(modules[path], inside=not in_stages)
     ]  # ops of the root, and a layer without parameters that is called twice, follow others
     if divided:
         shown = listed([f"'{path}'" for path in divided[:_MOST]])
@@ -86,9 +88,10 @@ def has_parameters(
     )
 
 
-def _has_parts(module: torch.nn.Module) -> bool:
+def _has_parts(module: torch.nn.Module, *, inside: bool) -> bool:
+    """Whether a module has parameters of its own, or modules inside if these count."""
     own = module.parameters(recurse=False)
-    return any(True for _ in own) or any(True for _ in module.children())
+    return any(True for _ in own) or (inside and any(True for _ in module.children()))
 
 
 def torch_devices(cluster: Cluster, plan: Plan) -> dict[int, torch.device]:

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from enplace.errors import ClusterError  # noqa: E402
+from enplace.errors import ClusterError, EnplaceError  # noqa: E402
 from enplace.frameworks.torch.device_map import find_modules  # noqa: E402
 from enplace.frameworks.torch.run import hooks  # noqa: E402
 from enplace.frameworks.torch.run.hooks import PlacedModules, modules_in_plan, torch_devices  # noqa: E402
@@ -164,3 +164,11 @@ def test_a_layer_without_parameters_may_be_called_on_two_devices():
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU())
     planned = {"0/weight": 0, "0/mm": 0, "1/relu": 0, "1/relu_1": 1}
     assert modules_in_plan(model, planned) == {"0": 0}
+
+
+def test_calls_of_a_module_around_others_follow_these_in_a_pipeline():
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)))
+    planned = {"0_0/weight": 0, "0_0/mm": 0, "0/add": 0, "0_1/weight": 1, "0_1/mm": 1, "0/mul": 1}
+    assert modules_in_plan(model, planned, in_stages=True) == {"0.0": 0, "0.1": 1}
+    with pytest.raises(EnplaceError, match="'0' would be divided"):
+        modules_in_plan(model, planned)
