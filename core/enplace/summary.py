@@ -372,11 +372,13 @@ def _about_gpus(problem: Problem) -> str:
             "model on one, or estimate its times for one."
         )
     gpu, speed = measured.estimated, measured.estimated_speed
-    fastest_gpu = max((cluster.devices[device].speed for device in cluster.gpus), default=0.0)
+    speeds = {cluster.devices[device].speed for device in cluster.gpus}
+    fastest_gpu = max(speeds, default=0.0)
     if not speed or fastest_gpu <= speed:
         return ""
+    which = "GPUs" if len(speeds) == 1 else "fastest GPUs"
     return (
-        f"This cluster's GPUs have speed {fastest_gpu:g} and count as {fastest_gpu / speed:.2g} "
+        f"This cluster's {which} have speed {fastest_gpu:g} and count as {fastest_gpu / speed:.2g} "
         f"times as fast as the {gpu}, which has {speed:g}. If they are {gpu}s, set their speed."
     )
 

@@ -221,6 +221,8 @@ _DEEPSPEED = '''"""A PipelineModule of DeepSpeed with the stages of a plan.
 Name the class of your layers; what is before them is in the first stage, what is after in the last:
 
     model = PlannedPipelineModule(layers, num_stages={n}, partition_method="type:MyLayer")
+
+Weights that two stages share, such as tied embeddings, stay equal only as TiedLayerSpec.
 """
 
 from deepspeed.pipe import PipelineModule

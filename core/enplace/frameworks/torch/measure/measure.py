@@ -113,12 +113,12 @@ def _notes(step: Step, timing: Timing, scale: float) -> tuple[str, ...]:
             f"scaled to the plain step."
         )
     if timing.n_unlike or timing.n_others:
-        what = ["in the shape of their batch"] * bool(timing.n_unlike)
+        what = ["in what their modules are called with"] * bool(timing.n_unlike)
         what += ["in their optimisers or backward passes"] * bool(timing.n_others)
         notes.append(
-            f"Steps differ {listed(what)}: {count(len(timing.step_times_us), 'plain step')} like "
-            f"the recorded one counted, {count(timing.n_unlike + timing.n_others, 'other')} did "
-            f"not."
+            f"For times, {count(len(timing.step_times_us), 'plain step')} like the recorded one "
+            f"counted, and {count(timing.n_unlike + timing.n_others, 'other')} did not, because "
+            f"steps differ {listed(what)}."
         )
     if not timing.gpu:
         notes.append(
@@ -164,7 +164,7 @@ def _unknown(step: Step) -> Iterator[str]:
     """Name the ops of which only what they read and write is known."""
     for has_formula, why, mend in (
         (False, "no formula says", "Register one"),
-        (True, "the formula fails or gives NaN where it should say", "Correct what was registered"),
+        (True, "a formula fails, or gives NaN, instead of saying", "Correct what was registered"),
     ):
         unknown = [
             op for op in step.ops if not op.work.known and op.work.has_formula == has_formula
@@ -175,7 +175,7 @@ def _unknown(step: Step) -> Iterator[str]:
         takes = "takes" if len(kinds) == 1 else "take"
         yield (
             f"{at_lines(dict.fromkeys(op.line for op in unknown))}{why} how many FLOPs "
-            f"{listed(kinds[:5])} {takes}; without one, only what is read and written counts in an "
+            f"{listed(kinds[:5])} {takes}, so only what is read and written counts in an "
             f"estimate. {mend} with torch.utils.flop_counter.register_flop_formula."
         )
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import wraps
+from itertools import groupby
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -98,6 +99,7 @@ def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
         stack.enter_context(step)  # it asks whether a gradient is infinite
         flatten = patch.object(torch.nn.RNNBase, "flatten_parameters", lambda self: None)
         stack.enter_context(flatten)  # it compares addresses
+        stack.enter_context(patch.object(torch._VF, "_pad_packed_sequence", _pad))
         copy = patch.object(torch.Tensor, "__deepcopy__", _copy(torch.Tensor.__deepcopy__))
         stack.enter_context(copy)
         for place in (optimizer, _foreach_utils):
@@ -303,9 +305,21 @@ class _Answers(TorchDispatchMode):
             return func(*low, *args[2:], **kwargs).to(args[0].dtype)
         if func is _aten._cudnn_init_dropout_state.default:
             return torch.empty(0, dtype=torch.uint8, device=kwargs.get("device"))
+        if func is _aten._pack_padded_sequence.default:
+            return self._pack(*args)
         if func is _aten.index.Tensor:
             args = (args[0], self._all_rows(args[1]), *args[2:])
         return func(*args, **kwargs)
+
+    def _pack(self, padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+        """Pack sequences of known lengths, or else of full ones; PyTorch reads how many go on."""
+        n, longest = padded.shape[:2] if batch_first else padded.shape[1::-1]
+        content = self.known.find(lengths)
+        with no_dispatch():
+            known = torch.full((n,), longest) if content is None else content
+            going = (known > torch.arange(int(known.max()))[:, None]).sum(1)
+            total = int(known.sum())
+        return padded.new_empty((total, *padded.shape[2:])), going
 
     def _all_rows(self, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Replace each mask by numbers of as many rows, or as it takes if it is known."""
@@ -384,6 +398,55 @@ _BY_VALUE: dict[Any, Callable[..., Any]] = {
     _aten.bincount.default: _count_two,
 }
 """Ops whose results have as many rows as values say: each value is another, and is 1."""
+
+
+def _pad(
+    data: torch.Tensor, sizes: torch.Tensor, batch_first: bool, value: float, total: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pad packed sequences by PyTorch's own ops; its code would read how many go on."""
+    going: list[int] = sizes.tolist()
+    rest = data.shape[1:]
+    padded = data.new_full((max(total, len(going)), going[0], *rest), value)
+    at = row = 0
+    for n, same in groupby(going):
+        steps = len([*same])
+        padded[at : at + steps, :n] = data[row : row + n * steps].view(steps, n, *rest)
+        at, row = at + steps, row + n * steps
+    lengths = torch.tensor([sum(n > each for n in going) for each in range(going[0])])
+    return padded.transpose(0, 1) if batch_first else padded, lengths
+
+
+_RECURRENT: dict[Any, tuple[int, int]] = {
+    torch.rnn_relu: (0, 1),
+    torch.rnn_tanh: (1, 1),
+    torch.lstm: (2, 4),
+    torch.gru: (3, 3),
+}
+"""cuDNN's number of a recurrent layer, and how many gates it has."""
+
+
+def _recur_on_gpu(mode: int, gates: int, inputs: Any, second: Any, third: Any, *more: Any) -> Any:
+    """Run recurrent layers with the one kernel of a GPU; ``second`` has packed sequences' sizes."""
+    is_packed = isinstance(more[0], list | tuple)
+    if is_packed:
+        (weights, *more), state, sizes = more, third, second.tolist()  # type: ignore[assignment]
+    else:
+        weights, state, sizes = third, second, []
+    has_bias, layers, dropout, train, two_ways = more[:5]
+    first, last = state if mode == 2 else (state, None)
+    if torch.is_autocast_enabled("cpu"):
+        low = torch.get_autocast_dtype("cpu")
+        inputs, first, last, weights = tree_map_only(
+            torch.Tensor, lambda each: each.to(low), (inputs, first, last, weights)
+        )
+    n_hidden = weights[1].size(0) // gates
+    projected = first.size(-1) if first.size(-1) != n_hidden else 0
+    stride = 2 + 2 * bool(has_bias) + bool(projected)
+    output, hidden, cell, *_ = torch._cudnn_rnn(
+        inputs, weights, stride, None, first, last, mode, n_hidden, projected, layers,
+        not is_packed and more[5], dropout, train, two_ways, sizes, None,
+    )  # fmt: skip
+    return (output, hidden, cell) if mode == 2 else (output, hidden)
 
 
 def _recur(func: Any, args: Sequence[Any]) -> Any:
@@ -479,6 +542,8 @@ class _OnTheHost(TorchFunctionMode):
             return _attend(*args, **kwargs or {})
         if func is torch.nn.functional.dropout:
             return _drop(*args, **kwargs or {})
+        if func in _RECURRENT:
+            return _recur_on_gpu(*_RECURRENT[func], *args)
         kwargs = {key: _here(each) for key, each in (kwargs or {}).items()}
         args = tuple(map(_here, args))
         if getattr(func, "__name__", "") in _IN_FULL and torch.is_autocast_enabled("cpu"):

@@ -121,7 +121,7 @@ class UsualStep:
         unlike = [(own, mean, each) for own, mean, each in rows if round(mean, 1) != own]
         if unlike:
             yield (
-                f"Steps differ: on average over {sum(alike.values()):,}, one has "
+                f"Steps differ: on average over all {sum(alike.values()):,} that ran, one has "
                 f"{joined([f'{mean:.1f} {each}' for _, mean, each in unlike])}; the recorded one "
                 f"has {joined([f'{own:,}' for own, _, _ in unlike])}."
             )

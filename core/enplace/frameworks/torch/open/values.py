@@ -201,7 +201,7 @@ def _compare(operation: Callable[[Any, Any], bool]) -> Callable[..., Answer]:
         if one is other:
             return _as_one(operation(1, 1), is_sure=True)  # x == x: none is NaN
         if operation in (operator.eq, operator.ne) and _may_differ(one):
-            return Answer(any=True, all=False)
+            return _as_one(True)
         against = masks.value(other)
         is_sure = isinstance(against, float) and not math.isfinite(against)
         return _as_one(operation(masks.value(one), against), is_sure)
@@ -211,6 +211,10 @@ def _compare(operation: Callable[[Any, Any], bool]) -> Callable[..., Answer]:
 
 def _is_any(said: Answer) -> Answer:
     return _as_one(said.any, said.is_sure)
+
+
+def _is_all(said: Answer) -> Answer:
+    return _as_one(said.all or not said.is_sure, said.is_sure)  # what is checked is right
 
 
 def _as_one(answer: bool, is_sure: bool = False) -> Answer:
@@ -226,7 +230,8 @@ _RULES: dict[str, Callable[..., Answer]] = {
     **{name: _compare(getattr(operator, name)) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     **dict.fromkeys(("isnan", "isinf", "isposinf", "isneginf"), lambda *_: _as_one(False, True)),
     **dict.fromkeys(("any", "_is_any_true"), lambda masks, a, *_: _is_any(masks.say(a))),
-    **dict.fromkeys(("all", "_is_all_true"), lambda masks, a, *_: ~_is_any(~masks.say(a))),
+    "all": lambda masks, a, *_: _is_all(masks.say(a)),
+    "_is_all_true": lambda masks, a: _is_all(masks.say(a))._replace(is_sure=True),  # a check
     **dict.fromkeys(("bitwise_not", "logical_not"), lambda masks, a: ~masks.say(a)),
     **dict.fromkeys(
         ("bitwise_and", "logical_and", "mul"), lambda masks, a, b: masks.say(a) & masks.say(b)

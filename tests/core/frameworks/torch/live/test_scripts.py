@@ -374,6 +374,13 @@ for _ in range(4):
 """
 
 
+def test_recurrent_layers_are_one_kernel_in_an_estimate_also_of_packed_sequences(tmp_path):
+    step = record_on_fake_tensors(script(tmp_path, PACKED), ignore).step
+    (layer,) = [op for op in step.ops if op.kind == "_cudnn_rnn"]
+    made = [step.storages[each].n_bytes for each in layer.makes]
+    assert 10 * 8 * 4 in made  # of 2 + 5 + 3 rows, not of 15
+
+
 def test_what_pytorchs_own_layers_fill_is_no_kernel_of_others(tmp_path):
     notes = profile_of(script(tmp_path, PACKED)).measured.notes
     assert not [note for note in notes if "does not dispatch" in note]
