@@ -48,7 +48,7 @@ def verification_html(found: Verification, version: str) -> str:
         section("Plans", _plans(found)),
         section("Is a plan worth it here?", pairs([*found.best.items()])),
         section("Devices", _devices(found)),
-        section("Transfers", _links(found.profiles)),
+        *([section("Transfers", links)] if (links := _links(found.profiles)) else []),
         *_pictures(found),
         section("Machine", pairs([*machine_facts(found, version).items()])),
     ]
@@ -152,10 +152,12 @@ def _devices(found: Verification) -> str:
         "<th>peak memory, allocator<th>capacity"
     )
     note = (
-        '<p class="dim">A busy time is that of all ops on a device in one step, with the '
-        "calibrated overhead of each. The allocator of the CPU reports nothing.</p>"
+        "A busy time is that of all ops on a device in one step, with the calibrated overhead of "
+        "each."
     )
-    return f"<table><tr>{head}</tr>{rows}</table>{note}"
+    peaks = [device.measured_peak_bytes for check in found.checks for device in check.devices]
+    note += " The allocator of the CPU reports nothing." * (None in peaks)
+    return f'<table><tr>{head}</tr>{rows}</table><p class="dim">{note}</p>'
 
 
 def _device_cells(device: DeviceFigures) -> str:

@@ -270,9 +270,9 @@ class Verification:
             shared = mirrored(schedule.problem, evenly=True)
             if shared and (run.about_replicas or math.isfinite(run.replicas_us)):
                 times_us = shared.step_time_us, run.replicas_us
-                framework = framework_of(schedule.problem.measured_profile)
-                called = framework.in_own_words(DataParallel.called)
-                found.append(DataParallel(check.model, *times_us, run.about_replicas, called))
+                say = framework_of(schedule.problem.measured_profile).in_own_words
+                about, called = say(run.about_replicas), say(DataParallel.called)
+                found.append(DataParallel(check.model, *times_us, about, called))
         return found
 
     @property
@@ -280,10 +280,14 @@ class Verification:
         """For each model that ran, whether its fastest plan is worth it, in a sentence."""
         found = {}
         for model in dict.fromkeys(check.model for check in self.checks):
-            checks = (c for c in self.checks if c.model == model)
-            runs = [c.run for c in checks if c.run and not c.run.on_labels]
+            run_by = [
+                (check.method, check.run)
+                for check in self.checks
+                if check.model == model and check.run and not check.run.on_labels
+            ]
+            runs = [run for _, run in run_by]
             if runs:
-                fastest = min(runs, key=lambda run: run.step_time_us)
+                method, fastest = min(run_by, key=lambda each: each[1].step_time_us)
                 rivals = (
                     [run.one_device_us for run in runs],
                     [run.stock_step_time_us for run in runs],
@@ -291,7 +295,7 @@ class Verification:
                 )
                 alone_us, stock_us, replicas_us = map(median_us, rivals)
                 said = verdict(fastest.step_time_us, alone_us, stock_us, replicas_us=replicas_us)
-                found[model] = f"Fastest: {fastest.plan.method}. {said}".strip()
+                found[model] = f"Fastest: {method}. {fastest.framework.in_own_words(said)}".strip()
         return found
 
 

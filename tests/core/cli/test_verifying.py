@@ -252,11 +252,14 @@ def test_labels_of_pytorch_prove_plans_and_its_pipelines_measure_time():
     assert [check.error for check in checks] == [None, pytest.approx(60 / 90 - 1)]
     assert found.verdict.startswith("Runs as planned: 2 of 2 plans, 2 bit-equal, median")
     assert LABELLED in found.advice
+    assert found.best["mlp"].startswith("Fastest: 1f1b.")
     assert "take turns" not in " ".join(found.advice)
     (stage,) = checks[1].devices
     assert (stage.busy_us, stage.measured_busy_us) == (pytest.approx(42), pytest.approx(45))
     report = verification_html(found, "1")
     assert "<td>labels</td>" in report
+    assert "allocator of the CPU reports" not in report  # the processes report theirs
+    assert "<h2>Transfers</h2>" not in report
     assert report.count("did not run") == 0
     with pytest.raises(ClusterError, match="use cpu:2 or cpu:4"):
         verifying.verify(replace(torch, module="json"), "cpu:3")
