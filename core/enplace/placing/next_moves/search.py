@@ -40,8 +40,9 @@ SAME = 0.5
 USUAL_S = 20.0
 """How long the search goes on at most, in seconds."""
 
-SINGLE = 0.5
-"""Share of the time in which single edits are tried; then, many moves at once."""
+SINGLE, MANY = 0.2, 0.8
+"""Shares of the time after which many moves at once are tried, instead of the most promising single
+edits, and after which the other single edits have their turn."""
 
 WITHIN = 0.5
 """Share of what moves to a device that must run in an idle time there to fit in."""
@@ -166,11 +167,12 @@ def next_moves(
     """
     search = _Search(problem, plan, most, idle, open_groups(problem.profile, tuple(opened)))
     until = stop or Stop(USUAL_S)
-    is_wide = wide and idle is None
-    turns = [(edits_of(search.before, again), until.within(SINGLE) if is_wide else until)]
-    turns += [(moves_together(search.before, until), until)] if is_wide else []
-    for edits, is_over in turns:
-        for edit in edits:
+    single, turns = edits_of(search.before, again), []
+    if wide and idle is None:
+        many = until.within(MANY)
+        turns = [(single, until.within(SINGLE)), (moves_together(search.before, many), many)]
+    for edits, is_over in (*turns, (single, until)):
+        for edit in () if until() else edits:
             if (wide or edit.kind != SPLIT) and search.try_edit(edit):
                 report(search.offers())
             if is_over():
