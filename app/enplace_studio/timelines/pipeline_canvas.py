@@ -15,13 +15,11 @@ from PySide6.QtGui import (
     QWheelEvent,
 )
 
-from enplace.machine.pipelines.all_reduce import all_reduce_us
 from enplace.machine.pipelines.loads import (
     COMPUTE,
     IN,
     OUT,
     pass_loads_us,
-    shared_parts_us,
 )
 from enplace.machine.pipelines.pipeline import (
     EXCHANGED,
@@ -34,11 +32,9 @@ from enplace.machine.pipelines.pipeline import (
 from enplace.pictures.palette import colour_numbers
 from enplace.text import count, ms, percent, size
 from enplace.values.cluster import Device
-from enplace.values.load_rule import LoadRule
-from enplace.values.plan import Plan
-from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
+from enplace_studio.explain.pipelines import find_bubble, further_stages, parts_of
 from enplace_studio.timelines.navigation import Surface, TimeCanvas
 from enplace_studio.timelines.paint import ink_on
 from enplace_studio.timelines.scale import tick_texts
@@ -116,7 +112,7 @@ class PipelineCanvas(TimeCanvas):
             self._further = set(further_stages(pipeline))
             problem, plan = schedule.problem, schedule.plan
             rule = step_rule(plan, pipeline.n_microbatches)
-            self._parts_us = _parts_us(problem, plan, rule)
+            self._parts_us = parts_of(problem, plan, rule)
             self._loads_us = pass_loads_us(
                 problem, plan.device, rule, plan.replicas, plan.recompute
             ).sum(axis=1)
@@ -373,65 +369,7 @@ def _memory_tip(pipeline: PipelineSchedule, owner: Device, number: int, when_us:
     )
 
 
-def find_bubble(pipeline: PipelineSchedule, device: int, when_us: float) -> tuple[float, str]:
-    """Return the share of the time in which a device neither computes nor transfers, and why now.
-
-    The reason is a part of a sentence: what the next stage on the device waits for.
-    """
-    slots = sorted(pipeline.slots_of(device), key=lambda slot: slot.start_us)
-    busy_us = pipeline.computing_us(device) + pipeline.transferring_us(device)
-    share = max(0.0, 1 - busy_us / pipeline.makespan_us) if pipeline.makespan_us else 0.0
-    coming = next((slot for slot in slots if slot.start_us >= when_us), None)
-    if coming is None:
-        return share, "the last sample has left it"
-    before = [
-        slot
-        for row in (*pipeline.computing, pipeline.transfers)
-        for slot in row
-        if slot.microbatch == coming.microbatch
-        and slot.stage in pipeline.stages[coming.stage].after
-    ]
-    if not before:
-        return share, "its turn has not come"
-    last = max(before, key=lambda slot: slot.finish_us)
-    way = "backward" if last.backward else "forward"
-    return share, f"it waits for sample {last.microbatch + 1} in stage {last.stage + 1}, {way}"
-
-
-def _parts_us(problem: Problem, plan: Plan, rule: LoadRule) -> FloatArray:
-    """Compute each device's compute, in and out times for one sample; shape (n_devices, 3).
-
-    Gradients that replicas exchange count as sent.
-    """
-    loads: FloatArray = shared_parts_us(
-        problem, plan.device, rule, plan.replicas, plan.recompute
-    ).sum(axis=1)
-    for group in plan.replicas:
-        loads[list(group), OUT] += all_reduce_us(problem, plan.device, group)
-    return loads
-
-
 def sample_color(number: int) -> QColor:
     """Return the colour of a sample."""
     hue = number * GOLDEN_ANGLE % 360 / 360
     return QColor.fromHslF(hue, 0.85, 0.35 if theme.tokens.panel.lightness() > 127 else 0.72)
-
-
-def visits_as_meant(found: PipelineSchedule) -> bool:
-    """Whether samples visit devices again only as interleaved stages, or those of a V, have it."""
-    row = [stage.devices for stage in found.stages if not stage.backward]
-    first = row[: len({*row})]
-    turns = {"interleaved": first * (len(row) // len(first)), "zbv": [*first, *first[::-1]]}
-    return row == turns.get(found.kind)
-
-
-def further_stages(found: PipelineSchedule) -> list[int]:
-    """Find the stages whose device has an earlier stage in the same pass."""
-    seen: set[tuple[int, int]] = set()
-    further = []
-    for number, stage in enumerate(found.stages):
-        place = stage.devices[0], stage.of
-        if place in seen:
-            further.append(number)
-        seen.add(place)
-    return further

@@ -87,7 +87,9 @@ class DeviceGrid(Columns):
         self._preview_next()
         if preview.why_not:
             button.setEnabled(False)
-            button.set_note("not here")
+            schedule = self._document.schedule
+            some_here = schedule is not None and where(schedule, self._ops)[device]
+            button.set_note("not all" if some_here else "not here")
             button.setToolTip(plain_tip(preview.why_not))
             self.explained.emit(device, preview)
             return

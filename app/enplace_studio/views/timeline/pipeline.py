@@ -17,13 +17,15 @@ from enplace_studio.explain.pipelines import (
     MOST_SAMPLES,
     SAMPLES,
     TRAINING,
+    further_stages,
     kinds_of,
     simulate_kind,
+    visits_as_meant,
 )
 from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.model.document import Document
-from enplace_studio.timelines.pipeline_canvas import PipelineCanvas, further_stages, visits_as_meant
+from enplace_studio.timelines.pipeline_canvas import PipelineCanvas
 from enplace_studio.widgets.column import Column
 from enplace_studio.widgets.form import number_field
 from enplace_studio.widgets.labels import BETWEEN_FACTS, ElidedCombo, label, paragraph, plain_tip

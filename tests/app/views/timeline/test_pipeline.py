@@ -17,12 +17,9 @@ from enplace.values.load_rule import LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
+from enplace_studio.explain.pipelines import further_stages, visits_as_meant
 from enplace_studio.model.document import PlanEntry
-from enplace_studio.timelines.pipeline_canvas import (
-    further_stages,
-    sample_color,
-    visits_as_meant,
-)
+from enplace_studio.timelines.pipeline_canvas import sample_color
 from enplace_studio.views.memory.memory_view import MemoryView
 from enplace_studio.views.timeline.timeline_view import TimelineView
 from enplace_studio.widgets.labels import BETWEEN_FACTS, ElidedLabel
