@@ -16,6 +16,7 @@ from enplace.names.scopes import INPUT
 from enplace.text import listed
 from enplace.values.arrays import BoolArray, IntArray
 from enplace.values.op_kinds import OpKind
+from enplace.values.problem import THROUGHPUT
 from enplace.values.profile import Profile
 from enplace.values.result import Result
 from enplace.values.splits import rewriting
@@ -225,11 +226,13 @@ def about_map(result: Result) -> list[str]:
     turns = sum(a != b for a, b in pairwise(layers))
     if turns < len({*layers}):
         return []
-    return [
+    says = (
         f"From layer to layer, the device changes {turns} times. Accelerate runs one device after "
-        "the other, so none of these transfers is hidden; --objective throughput gives "
-        "consecutive layers to each device."
-    ]
+        f"the other, so none of these transfers is hidden"
+    )
+    if result.plan.objective == THROUGHPUT:
+        return [f"{says}."]
+    return [f"{says}; --objective throughput gives consecutive layers to each device."]
 
 
 def device_map(result: Result) -> dict[str, Device]:

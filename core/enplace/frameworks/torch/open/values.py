@@ -75,8 +75,8 @@ class KnownValues:
         if given is not None and all(map(_is_small, shown)):
             content = self.compute(func, given)
         known = content is not NotImplemented
-        written = [each for each, is_written in given_tensors(func, args, kwargs) if is_written]
-        for each in filter(_is_small, written):
+        changes = given_tensors(func, args, kwargs) if func._schema.is_mutable else ()
+        for each in (tensor for tensor, is_written in changes if is_written and _is_small(tensor)):
             if not known:
                 self._contents[each.untyped_storage()] = None
             elif func in _OVERWRITES and self.find(each) is None:
