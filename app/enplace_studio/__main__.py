@@ -33,6 +33,11 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
+    except ImportError as error:
+        if ".so" not in str(error):
+            raise
+        print(f"enplace-studio: {error}; install the system's package that has it", file=sys.stderr)
+        return 2
 
 
 def _run(arguments: argparse.Namespace) -> int:

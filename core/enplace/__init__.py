@@ -125,11 +125,12 @@ def apply(path: str | os.PathLike[str], **wishes: Any) -> Any:
         If the plan cannot be applied, or the framework has no such wish; the line says why. If
         nobody catches it, that line is all that is shown, with the script's own.
     """
-    from enplace.errors import EnplaceError, show_in_one_line
+    from enplace.errors import EnplaceError, check_name, show_in_one_line
 
     show_in_one_line()
-    if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path) or not os.fspath(path):
+    if not isinstance(path, str | os.PathLike):
         raise EnplaceError(f"path is {path!r:.60}; use a file's name")
+    check_name(path)
     # Import the frameworks' interface, and then the framework, only for those who call this.
     registry = importlib.import_module("enplace.frameworks.registry")
     return registry.framework_that_applies(path).apply(path, **wishes)

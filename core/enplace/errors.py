@@ -120,6 +120,22 @@ def file_error(error: OSError, place: str = "") -> FileError:
     return FileError(f"{place}: {why}; {fix}" if place else f"{why}; {fix}")
 
 
+def check_name(path: str | os.PathLike[str], name: str = "path") -> None:
+    """Refuse what no file can be called.
+
+    Raises
+    ------
+    EnplaceError
+        The line names the argument.
+    """
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:
+        encoded = b""
+    if not encoded or b"\0" in encoded:
+        raise EnplaceError(f"{name} is {os.fspath(path)!r:.60}; use a file's name")
+
+
 class ReaderGoneError(FileError):
     """The program at the other end of a pipe has ended."""
 

@@ -9,7 +9,7 @@ from inspect import signature
 from numbers import Integral, Real
 from typing import ParamSpec, TypeVar
 
-from enplace.errors import EnplaceError
+from enplace.errors import EnplaceError, check_name
 from enplace.placing.next_moves import NextMove
 from enplace.values.cluster import Cluster
 from enplace.values.profile import Profile
@@ -58,7 +58,11 @@ def checked(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @wraps(function)
     def check(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        for name, value in parameters.bind(*args, **kwargs).arguments.items():
+        try:
+            given = parameters.bind(*args, **kwargs).arguments
+        except TypeError:
+            return function(*args, **kwargs)  # Python's own error names the function
+        for name, value in given.items():
             if name in wanted and not any(_is_a(value, kind) for kind, _ in wanted[name]):
                 words = " or ".join(text for _, text in wanted[name] if text)
                 raise EnplaceError(f"{name} is {value!r:.60}; use {words}")
@@ -67,18 +71,6 @@ def checked(function: Callable[_P, _T]) -> Callable[_P, _T]:
         return function(*args, **kwargs)
 
     return check
-
-
-def check_name(path: str | os.PathLike[str], name: str = "path") -> None:
-    """Refuse what no file can be called.
-
-    Raises
-    ------
-    EnplaceError
-        The line names the argument.
-    """
-    if not os.fspath(path) or "\0" in os.fspath(path):
-        raise EnplaceError(f"{name} is {os.fspath(path)!r:.60}; use a file's name")
 
 
 def _is_a(value: object, kind: type | tuple[type, ...]) -> bool:

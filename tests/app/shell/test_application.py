@@ -103,6 +103,19 @@ def test_a_missing_library_is_named_in_one_line(words):
     )
 
 
+def test_a_missing_library_of_the_system_is_named_in_one_line(monkeypatch, capsys):
+    why = "libglib-2.0.so.0: cannot open shared object file: No such file or directory"
+
+    def fail(_):
+        raise ImportError(why)
+
+    monkeypatch.setattr("enplace_studio.__main__._run", fail)
+    assert main([]) == 2
+    assert capsys.readouterr().err == (
+        f"enplace-studio: {why}; install the system's package that has it\n"
+    )
+
+
 def test_a_missing_display_is_told_in_one_line(monkeypatch, capsys):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
         monkeypatch.delenv(name, raising=False)

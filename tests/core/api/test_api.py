@@ -297,7 +297,7 @@ def test_comparing_refuses_an_unknown_method(folder):
         ep.compare("p.json", "c.json", ["heft", "hefd"])
 
 
-@pytest.mark.parametrize("name", ["", "a\0b"])
+@pytest.mark.parametrize("name", ["", "a\0b", "\ud800"])
 def test_what_no_file_can_be_called_is_refused_by_name(name, folder):
     for call in (ep.read, ep.apply, lambda path: ep.write(path, ep.read("p.json"))):
         with pytest.raises(EnplaceError, match="path is '"):
@@ -317,3 +317,8 @@ def test_a_setting_that_the_compiler_does_not_know_is_refused(monkeypatch):
     monkeypatch.setenv("NUMBA_NUM_THREADS", "-3")
     with pytest.raises(EnplaceError, match=r"^NUMBA_NUM_THREADS=-3: .*; unset it$"):
         ep.place  # noqa: B018
+
+
+def test_a_missing_argument_is_an_error_of_python_that_names_the_function():
+    with pytest.raises(TypeError, match=r"^read_cluster\(\) missing 1 required .* 'profile'$"):
+        ep.read_cluster("c.json")  # type: ignore[call-arg]
