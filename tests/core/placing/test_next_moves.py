@@ -124,7 +124,7 @@ def test_many_moves_at_once_are_offered_where_no_single_edit_helps():
     first = next_moves(problem, plan, stop=NO_LIMIT)[0]
     assert (first.kind, first.before_us, first.after_us) == (TOGETHER, 10, 9)
     assert len(first.ops) == 3
-    assert first.title == "Move 3 ops of 3 groups at once"
+    assert first.title == "Move 3 ops of 3 groups"
     assert first.reason.startswith("2 → GPU 0, 1 → GPU 1")
 
 

@@ -39,7 +39,7 @@ def title_of(before: Schedule, grouping: Grouping, edit: Edit) -> str:
     if edit.kind == TOGETHER:
         n_groups = len(np.unique(grouping.group[edit.ops]))
         many = f"{count(len(edit.ops), 'op')} of {count(n_groups, 'group')}"
-        return f"Move {many if n_groups > 1 else what} at once"
+        return f"Move {many if n_groups > 1 else what}"
     if edit.kind == SWAP:
         return f"Swap {what} and {name(profile, edit.others, grouping)}"
     if edit.kind == SPLIT:
