@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# In a bare Debian from debootstrap, as a new user: installs the wheel without the studio and finds
-# a first plan, which compiles nothing if the wheel has kernels for that Python; then installs the
-# Debian package, uses it, removes it, and uses the folder there, in one place and then in another.
+# In a bare Debian from debootstrap, as a new user: uses the folder, in one place and then in
+# another; installs the wheel without the studio and finds a first plan, which compiles nothing if
+# the wheel has kernels for that Python; then installs the Debian package, uses and removes it.
 # What is not in DIST is not tried. Needs root, debootstrap and mirrors of Debian's packages and of
 # Python's.
 # Usage: packaging/try-debian.sh DIST [RELEASE]...
