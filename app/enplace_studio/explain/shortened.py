@@ -13,8 +13,9 @@ SHARED = 0.6
 MOST = 0.75
 """The share of the names that must fit."""
 _GRADIENTS, _NABLA = "grad. ", "∇ "
-_KEPT = {_NABLA, "× "}
-"""Never left out: ∇ alone tells a group from that of the forward pass, and × a number of ops."""
+_KEPT = {_NABLA, "× ", "→ "}
+"""Never left out: ∇ alone tells a group from that of the forward pass, × a number of ops, and an
+arrow is as short as a gap."""
 _ABBREVIATIONS = {"gradients of ": _GRADIENTS, " / ": "/"}
 
 

@@ -58,3 +58,8 @@ def test_a_number_of_ops_keeps_its_sign_and_one_name_alone_shares_nothing():
     some = [f"{n} × {end}" for n, end in enumerate(ends)]
     assert shorten_among(some[1], some, len, 12) == "1 × mm_1…layer 1"
     assert shorten_among(some[1], some[1:2], len, 12) == some[1]
+
+
+def test_a_channel_keeps_its_arrow():
+    some = ["GPU 0 → GPU 2", "GPU 2 → GPU 0", "bert / encoder / layer 0 / intermediate"]
+    assert shorten_among(some[0], some, len, 14) == some[0]

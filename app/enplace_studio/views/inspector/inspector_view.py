@@ -403,6 +403,7 @@ class InspectorView(ScrollPanel):
             self.reasons[device] = preview.why_not or preview.reason
             if (place := places.pop(device, None)) is not None:
                 self._explain_place(project, place, device, preview)
+                self.column.lay_out_now()
 
         where.explained.connect(explain)
 
