@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from enplace.frameworks.registry import at_usual_grain
 from enplace.inputs import usual_method
-from enplace.mends.search import Fit, Row, list_rows, project_of
+from enplace.mends.search import Fit, Row, fastest_first, list_rows, project_of
 from enplace.placing.options import PlaceOptions
 from enplace.processes import codecs
 from enplace.processes.main import Connection
@@ -29,19 +30,22 @@ def serve(connection: Connection) -> Message:
     def begin(title: str) -> None:
         connection.send(Message(TRYING, {"title": title}))
 
+    def fit_of(found: Iterable[Row]) -> Fit:
+        batch = profile.measured.batch_size
+        return Fit(profile.name, cluster.name, options.objective, tuple(found), batch)
+
     for row in list_rows(problem, cluster, usual_method, options, begin=begin):
         rows.append(row)
         if row.fits:
-            write_project(file_of(job["folder"], len(rows)), project_of(row))
-        batch = profile.measured.batch_size
-        fit = Fit(profile.name, cluster.name, options.objective, tuple(rows), batch)
-        connection.send(Message(FOUND, _details(fit)))
+            write_project(file_of(job["folder"], row.change.key), project_of(row))
+        connection.send(Message(FOUND, _details(fit_of(rows))))
+    connection.send(Message(FOUND, _details(fit_of(fastest_first(rows)))))
     return Message(DONE)
 
 
-def file_of(folder: str | Path, number: int) -> Path:
-    """Return the file of a row's project, by its number from 1."""
-    return Path(folder, f"{number}.enplace")
+def file_of(folder: str | Path, key: str) -> Path:
+    """Return the file of a row's project, by the key of its change."""
+    return Path(folder, f"{key}.enplace")
 
 
 def _details(fit: Fit) -> dict[str, Any]:
@@ -49,6 +53,7 @@ def _details(fit: Fit) -> dict[str, Any]:
         "headline": fit.headline,
         "cells": fit.cells(),
         "notes": fit.notes,
+        "keys": [row.change.key for row in fit.rows],
         "fits": [row.fits for row in fit.rows],
         "same_model": [row.change.share == 1 for row in fit.rows],
     }

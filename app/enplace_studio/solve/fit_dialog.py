@@ -91,6 +91,8 @@ class FitDialog(QDialog):
         self.bar.setRange(0, 0)
         self.table, self.notes = _make_table(), paragraph(ABOUT)
         self._cells: list[list[str]] = []
+        self._keys: list[str] = []
+        self._same_model: list[bool] = []
         copy_on_request(self.table, lambda: self._cells, self.table)
         self.stop = button("Stop", self._stop)
         close = button("Close", self.reject)
@@ -124,15 +126,21 @@ class FitDialog(QDialog):
             shown = QTableWidgetItem(text)
             shown.setTextAlignment(RIGHT if column in NUMBERS else LEFT)
             self.table.setHorizontalHeaderItem(column, shown)
-        for at in range(self.table.rowCount(), len(rows)):
-            self.table.insertRow(at)
-            if found["fits"][at]:
-                take = partial(self.open_row, at + 1, found["same_model"][at])
-                link = button("Open", take, kind="link")
-                link.setAccessibleName(f"Open: {rows[at][CHANGE]}")
-                self.table.setCellWidget(at, OPEN, link)
+        self._keys, self._same_model = found["keys"], found["same_model"]
+        self.table.setRowCount(len(rows))
         for at, row in enumerate(rows):  # a price may be another once a faster row is found
             self._show_row(at, row, found["fits"][at])
+            self._link_row(at, row[CHANGE], found["fits"][at])
+
+    def _link_row(self, at: int, change: str, fits: bool) -> None:
+        """Give a row that fits a link; others may fit once the fastest come first."""
+        if not fits:
+            self.table.removeCellWidget(at, OPEN)
+            return
+        if not self.table.cellWidget(at, OPEN):
+            link = button("Open", partial(self.open_row, at), kind="link")
+            self.table.setCellWidget(at, OPEN, link)
+        self.table.cellWidget(at, OPEN).setAccessibleName(f"Open: {change}")
 
     def _show_row(self, at: int, row: list[str], fits: bool) -> None:
         tokens = theme.tokens
@@ -146,9 +154,9 @@ class FitDialog(QDialog):
             item.setForeground(tints.get(column, tokens.text if fits else tokens.dim))
             self.table.setItem(at, column, item)
 
-    def open_row(self, number: int, is_same_model: bool) -> None:
+    def open_row(self, at: int) -> None:
         """Read the project of a row, and close."""
-        path = file_of(self._folder, number)
+        path, is_same_model = file_of(self._folder, self._keys[at]), self._same_model[at]
 
         def take(opened: session.Opened) -> None:
             self.opened, self.is_same_model = opened, is_same_model

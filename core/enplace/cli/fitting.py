@@ -77,8 +77,8 @@ def fit(
 
     If it does not fit as it is, plans are sought with recomputation, the host's memory,
     optimiser states of fewer bits, accumulated gradients, a smaller batch, a host, and more or
-    larger cards. Within each kind, the largest change comes last, and is tried only if no other one
-    makes it fit.
+    larger cards. Within each kind, the largest change is tried only if no other one makes it fit,
+    or if smaller parts of a batch go on getting faster. What fits and is fastest comes first.
 
     Exit status 1 if nothing was found that fits.
     """

@@ -1,8 +1,8 @@
 """The changes that may make a model fit, from those that need nothing to those that need cards.
 
 Changes of one kind are a ladder: each asks for more than the one before, so the first that fits is
-the one to take. A change makes its problem only when it is tried, for there may be none: the
-variables may be too large for a cluster.
+the one to take, or a smaller part of the batch if that is faster. A change makes its problem only
+when it is tried, for there may be none: the variables may be too large for a cluster.
 """
 
 from __future__ import annotations
@@ -100,9 +100,10 @@ def as_it_is(problem: Problem, cluster: Cluster, options: PlaceOptions) -> Chang
 def list_ladders(problem: Problem, cluster: Cluster, options: PlaceOptions) -> Iterator[Ladder]:
     """Yield the ladders of changes; the arguments are those of :func:`as_it_is`."""
     plain = as_it_is(problem, cluster, options)
-    yield _recomputing(problem, plain, cluster)
+    # None of these asks for more than another, and any may be the fastest.
+    yield from ([change] for change in _recomputing(problem, plain, cluster))
     if any(device.kind == "gpu" for device in cluster.devices):
-        yield _offloading(problem, plain, cluster)
+        yield from ([change] for change in _offloading(problem, plain, cluster))
     yield _narrower_states(problem, plain, cluster)
     if options.objective == STEP_TIME:
         yield _accumulating(problem, plain, cluster)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -104,7 +104,7 @@ class Fit:
     profile, cluster, objective : str
         What was asked.
     rows : tuple of Row
-        As it is, and each change that was tried; of one kind, those up to the first that fits.
+        As it is, then what fits, the fastest first, then what does not (:func:`fastest_first`).
     batch_size : int or None
         Samples of a step.
     """
@@ -298,10 +298,16 @@ def find_fit(
     begin: Callable[[str], None] = lambda title: None,
 ) -> Fit:
     """Find what would make a problem fit; if stopped, the rows so far."""
-    rows = tuple(list_rows(problem, cluster, method, options, seconds_each, begin))
+    rows = fastest_first([*list_rows(problem, cluster, method, options, seconds_each, begin)])
     profile = problem.measured_profile
     batch = profile.measured.batch_size
     return Fit(profile.name, cluster.name, options.objective, rows, batch)
+
+
+def fastest_first(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Put the changes that fit behind the model as it is, by their time, and all others last."""
+    changed = sorted(rows[1:], key=lambda row: row.batch_us if row.fits else np.inf)
+    return (*rows[:1], *changed)
 
 
 def check_row(number: int, problem: Problem, cluster: Cluster, options: PlaceOptions) -> None:
@@ -327,6 +333,9 @@ def list_rows(
 ) -> Iterator[Row]:
     """Yield a row for the problem as it is and, if that does not fit, one for each change tried.
 
+    Of a ladder, those up to the first that fits are tried; with parts of a batch, also the next
+    ones, as long as each is faster.
+
     Parameters
     ----------
     problem : Problem
@@ -341,6 +350,7 @@ def list_rows(
     over = options.stop.cancelled
     as_now = [as_it_is(problem, cluster, options)]
     for number, ladder in enumerate(chain([as_now], list_ladders(problem, cluster, options))):
+        fastest_us = np.inf
         for change in ladder:
             if over():
                 return
@@ -359,7 +369,9 @@ def list_rows(
             if row.fits and number == 0:
                 return
             if row.fits:
-                break
+                if change.share == 1 or row.batch_us >= fastest_us:
+                    break
+                fastest_us = row.batch_us  # with more room, the next may be faster yet
 
 
 def _try(change: Change, method: str, options: PlaceOptions) -> Row:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QObject, Signal
-from PySide6.QtWidgets import QPushButton
 
 from enplace.machine import simulate
 from enplace.processes.codecs import problem_to_json, profile_message
@@ -15,7 +14,7 @@ from enplace_studio.jobs import fit_worker
 from enplace_studio.model.edits import with_plan
 from enplace_studio.model.open_project import PlanEntry, start_project
 from enplace_studio.solve import fit_dialog
-from enplace_studio.solve.fit_dialog import CHANGE, FITS, FitDialog
+from enplace_studio.solve.fit_dialog import CHANGE, FITS, OPEN, FitDialog
 from problems import cluster_of, plan_of, profile_of
 from stops import nameless_stops
 
@@ -59,12 +58,15 @@ def rows(tmp_path_factory):
 def test_the_worker_sends_each_row_and_writes_a_project_that_shows_its_plan(rows):
     sent, folder = rows
     found = [each.details for each in sent if each.do == fit_worker.FOUND]
-    assert [len(each["fits"]) for each in found] == [*range(1, len(found) + 1)]
-    last = found[-1]
+    assert [len(each["fits"]) for each in found] == [*range(1, len(found)), len(found) - 1]
+    *_, before, last = found  # all rows, and these with the fastest first
+    assert sorted(before["keys"]) == sorted(last["keys"])
+    n_fit = sum(last["fits"])
+    assert last["fits"] == [False] + [True] * n_fit + [False] * (len(last["fits"]) - 1 - n_fit)
     assert not last["fits"][0]
     assert True in last["fits"]
-    for number, fits in enumerate(last["fits"], 1):
-        path = fit_worker.file_of(folder, number)
+    for key, fits in zip(last["keys"], last["fits"], strict=True):
+        path = fit_worker.file_of(folder, key)
         assert path.exists() == fits
         if fits:
             assert session.open_file(path).project.current.schedule.fits
@@ -93,7 +95,8 @@ def dialog(qtbot, monkeypatch, rows):
 
 
 def links(dialog):
-    return [each for each in dialog.findChildren(QPushButton) if each.text() == "Open"]
+    cells = (dialog.table.cellWidget(at, OPEN) for at in range(dialog.table.rowCount()))
+    return [each for each in cells if each is not None]
 
 
 def test_the_dialog_shows_a_row_for_each_change_and_a_click_opens_it(dialog, rows):
@@ -116,9 +119,9 @@ def test_the_dialog_shows_a_row_for_each_change_and_a_click_opens_it(dialog, row
 def open_row(rows, same_model):
     """Return the first project that fits with the batch as it is, or with another."""
     last = rows[0][-1].details
-    fitting = zip(last["fits"], last["same_model"], strict=True)
-    number = 1 + [fits and same == same_model for fits, same in fitting].index(True)
-    return session.open_file(fit_worker.file_of(rows[1], number))
+    fitting = zip(last["keys"], last["fits"], last["same_model"], strict=True)
+    key = next(key for key, fits, same in fitting if fits and same == same_model)
+    return session.open_file(fit_worker.file_of(rows[1], key))
 
 
 def test_a_plan_for_a_larger_card_is_added_on_that_card(window, rows):

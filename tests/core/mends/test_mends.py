@@ -9,7 +9,9 @@ import enplace as ep
 from enplace.cli.answer import NO, YES
 from enplace.errors import EnplaceError
 from enplace.machine.op_passes import state_bytes
+from enplace.mends import search
 from enplace.mends.changes import larger_than, list_ladders
+from enplace.mends.search import Row
 from enplace.placers import PlaceOptions, Stop
 from enplace.readers import read_plan
 from enplace.readers.archive import read_project
@@ -80,10 +82,40 @@ def test_each_change_that_fits_has_a_plan_within_the_memory_of_its_machine(ways)
     assert "assumed" in more.change.about
 
 
+def test_what_is_fastest_comes_first_and_no_way_is_left_out_because_another_fits(ways):
+    times = [each.batch_us for each in ways.rows[1:] if each.fits]
+    assert times == sorted(times)
+    assert [each.fits for each in ways.rows[1:]] == sorted([each.fits for each in ways.rows[1:]])[
+        ::-1
+    ]
+    assert {"recompute", "offload", "offload-recompute"} <= {each.change.key for each in ways.rows}
+    two = ep.fit(training_step(), cluster_of(2, capacity_bytes=200 * KB), time_limit_s=0.2)
+    assert {"recompute", "pipeline-recompute"} <= {each.change.key for each in two.rows}
+
+
+@pytest.mark.parametrize(
+    ("times", "tried"), [((9, 7, 8, 1), 3), ((9, 9, 1, 1), 2), ((0, 9, 8, 7), 4)]
+)
+def test_smaller_parts_are_tried_as_long_as_they_get_faster(monkeypatch, times, tried):
+    """A time of 0 stands for a change with which nothing fits."""
+    each = dict(zip((2, 4, 8, 16), times, strict=True))
+
+    def row(change, method, options):
+        us = each.get(change.steps, 0)
+        return Row(change, None, None, us > 0, False, "", float(us) if us else np.nan)
+
+    monkeypatch.setattr(search, "_try", row)
+    step = training_step()
+    step = replace(step, measured=replace(step.measured, config={"batch": 16}))
+    narrow = cluster_of(1, capacity_bytes=KB)
+    asked = PlaceOptions(STEP_TIME, Stop())
+    rows = search.list_rows(Problem(step, boundless(narrow)), narrow, lambda _: "", asked)
+    assert len([found for found in rows if found.change.steps > 1]) == tried
+
+
 def test_of_accumulated_steps_only_the_last_changes_the_weights(ways):
     parts = [each for each in ways.rows if each.change.steps > 1]
-    assert [each.fits for each in parts] == [False] * (len(parts) - 1) + [True]
-    least = parts[-1]
+    least = next(each for each in parts if each.fits)
     n, step_us = least.change.steps, least.result.step_time_us
     updates_us = LAYERS * 100
     assert n * step_us > least.batch_us >= n * step_us - (n - 1) * updates_us - 1
@@ -197,7 +229,7 @@ def first_changes(cluster):
 def test_a_cluster_with_as_many_gpus_as_there_can_be_gets_no_host():
     full = with_gpus(cluster_of(2, capacity_bytes=KB), MAX_DEVICES)
     names = first_changes(full)
-    assert names[:3] == ["recompute", "accumulate-2", "batch-4"]
+    assert names[:4] == ["recompute", "pipeline-recompute", "accumulate-2", "batch-4"]
     assert not {"host", "offload"}.intersection(names)
 
 
