@@ -21,6 +21,7 @@ from enplace.placing.incumbents import Best, Incumbent, find_proof, is_better
 from enplace.placing.next_moves.search import NextMove, climb
 from enplace.placing.obey import known_to_placers, obey
 from enplace.placing.options import PlaceOptions, Progress
+from enplace.placing.packing import PROVES
 from enplace.placing.registry import EXACT, MEMORY, SPLITS, TIES, Placer, find_placer, placers
 from enplace.placing.repair import has_time_to_rearrange
 from enplace.placing.small import ENGINE, NOTHING_FITS, Exact, find_shortest, is_small
@@ -239,7 +240,8 @@ def _fit(
             plans.append(_Watch(problem, quiet).run(find_placer(SIMULATING)))
     fitted = find_fit(made if known is problem else simulate(known, plan), options, plans)
     if fitted.plan.nothing_fits:
-        return replace(made, plan=fitted.plan)
+        proven = plan if plan.nothing_fits else _with_first_note(fitted.plan, PROVES)
+        return replace(made, plan=proven)
     if known is not problem:
         fitted = simulate(problem, obey(problem, fitted.plan))
     if not fitted.fits and exact.plan is not None:
