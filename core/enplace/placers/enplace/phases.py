@@ -59,17 +59,18 @@ PHASES, BLOCK_PHASES = (0.35, 0.45, 0.55, 0.7, 0.85, 1.0), 3
 """Share of the time at which each phase ends, and the number of phases that only move blocks. In
 the first phase, the threads also start from plans other than the best."""
 
-BALANCE_PHASES = ((0.08, 150), (0.2, 300), (0.35, 600), (0.5, 1200))
+BALANCE_PHASES: tuple[tuple[float, int], ...] = ((0.08, 150), (0.2, 300), (0.35, 600), (0.5, 1200))
 """Share of the time at which each phase of balances ends, if there is one, and moves for each unit
 in it."""
 
-MOVE_S, LEAST_SWEEPS = 1e-6, 150
+MOVE_S, FULL_SWEEPS = 1e-6, 600
 """Seconds that a move of a balance may take, and moves for each unit below which a phase is left
-out on a graph of more ops than :data:`FINE`."""
+out on a graph of more ops than :data:`FINE`: one long balance beats several hurried ones."""
 
-HURRIED, HURRIED_SWEEPS = (0.8, 150), 10
-"""The only phase of balances of such a graph if there is no time for any other: blocks do little
-there, while a balance of this many moves for each unit is better than any list schedule."""
+FEW_SWEEPS, HURRIED, LEAST_SWEEPS = 200, (0.8, 600), 10
+"""If there is no time for so many in any phase, only the last is left; for fewer than the first of
+these, a longer phase instead, because blocks do little there. With the last of these for each
+unit, a balance is still better than any list schedule."""
 
 REPAIR_SHARE, SLACK = 0.3, 0.02
 """Share of the time for repairing the best balance, if it exceeds memory, and the share by which
@@ -195,9 +196,11 @@ class PhasedSearch:
         found = [replace(best, makespan_us=np.inf, excess_bytes=UNKNOWN)] * THREADS
         goal = best.priced_us * PROMISING
         is_large, sweep_s = level.problem.profile.n_ops > FINE, MOVE_S * level.problem.n_units
-        phases, least = list(BALANCE_PHASES), LEAST_SWEEPS
-        if is_large and self._left_s(phases[-1][0]) < LEAST_SWEEPS * sweep_s:
-            phases, least = [HURRIED], HURRIED_SWEEPS
+        phases, least = BALANCE_PHASES, FULL_SWEEPS
+        last_s = self._left_s(phases[-1][0])
+        if is_large and last_s < FULL_SWEEPS * sweep_s:
+            last = phases[-1] if last_s >= FEW_SWEEPS * sweep_s else HURRIED
+            phases, least = (last,), LEAST_SWEEPS
         for end, sweeps in phases:
             left_s = partial(self._left_s, end)
             if is_large and left_s() < least * sweep_s:
