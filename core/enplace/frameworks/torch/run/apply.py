@@ -14,12 +14,14 @@ from unittest.mock import patch
 import torch
 from torch.nn.modules import module as hooks
 
+from enplace.errors import PlanError
 from enplace.frameworks.torch.record.modules import unwrapped
 from enplace.frameworks.torch.run.hooks import PlacedModules, place_model, torch_devices
 from enplace.frameworks.torch.run.matching import planned_devices
 from enplace.text import listed
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
+from enplace.values.splits import rewriting
 
 
 class Application:
@@ -38,7 +40,7 @@ class Application:
         self.placed: list[PlacedModules] = []
         self._devices = torch_devices(problem.cluster, plan)
         self._on_labels = len({*self._devices.values()}) < len(self._devices)
-        self._planned = planned_devices(problem, plan)
+        self._planned, self._splits = planned_devices(problem, plan), plan.splits
         self._others: list[str] = []
         self._is_refused = False
         self._known: dict[int, torch.nn.Module] = {}
@@ -59,12 +61,17 @@ class Application:
 
     def place(self, model: torch.nn.Module) -> None:
         """Place a model if the plan is for it."""
-        model = unwrapped(model)
+        is_compiled, model = hasattr(model, "_orig_mod"), unwrapped(model)
         if id(model) in self._known or not any(True for _ in model.parameters()):
             return
         self._known[id(model)] = model
         self._is_refused = True  # then nothing more is to be said
-        placed = place_model(model, self._planned, self._devices)
+        placed = place_model(model, self._planned, self._devices, self._splits)
+        if placed is not None and is_compiled and self._splits:
+            raise PlanError(
+                f"the plan {rewriting(self._splits)}, which Enplace does op by op, and the model "
+                f"is compiled as a whole; leave out torch.compile, or make a plan that keeps all"
+            )
         self._is_refused = False
         if placed is None:
             self._others.append(type(model).__name__)

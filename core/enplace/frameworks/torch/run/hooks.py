@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -21,11 +22,13 @@ from enplace.errors import ClusterError, PlanError
 from enplace.frameworks.torch.names import scope_of_module
 from enplace.frameworks.torch.record.modules import joined
 from enplace.frameworks.torch.record.variables import names_of
+from enplace.frameworks.torch.run.forward import ForwardPass
 from enplace.names.passes import BACKWARD, UPDATE
 from enplace.names.scopes import INPUT
 from enplace.text import count, listed
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
+from enplace.values.splits import Split
 
 _OTHERS = (BACKWARD, UPDATE, INPUT)
 _MOST = 3
@@ -125,7 +128,10 @@ def torch_devices(cluster: Cluster, plan: Plan) -> dict[int, torch.device]:
 
 
 def place_model(
-    model: torch.nn.Module, planned: Mapping[str, int], devices: Mapping[int, torch.device]
+    model: torch.nn.Module,
+    planned: Mapping[str, int],
+    devices: Mapping[int, torch.device],
+    splits: Sequence[Split] = (),
 ) -> PlacedModules | None:
     """Place a model; None if the plan is for another one.
 
@@ -135,17 +141,24 @@ def place_model(
         The device of each op, by its name.
     devices : mapping of int to torch.device
         As :func:`torch_devices` finds them.
+    splits : sequence of Split
+        What the plan does not keep for the backward pass.
 
     Raises
     ------
     PlanError
         If a module is divided between devices.
     """
+    added = {each.added for each in splits}
+    planned = {name: device for name, device in planned.items() if name not in added}
     for head in ("", *names_of(model)):
         modules = modules_in_plan(model, planned, head)
         if modules is not None:
             real = {path: devices[at] for path, at in modules.items()}
-            return PlacedModules(model, real, len({*modules.values()}))
+            placed = PlacedModules(model, real, len({*modules.values()}))
+            if splits:
+                placed.keep_less(splits, planned, head)
+            return placed
     return None
 
 
@@ -172,7 +185,8 @@ class PlacedModules:
         self.model, self.device, self._n_devices = model, device, n_devices
         self.called: dict[str, bool] = {}
         self._homes: dict[str, list[str]] = {}
-        self._running: list[torch.device | None] = []
+        self._running: list[tuple[str, torch.device | None]] = []
+        self._forward: ForwardPass | None = None
         self._hooks: list[Any] = []
         self._own = dict(model.named_modules())
         several = len({*device.values()}) > 1
@@ -185,6 +199,13 @@ class PlacedModules:
             ]
         if self._mode is not None:
             self._mode.__enter__()
+
+    def keep_less(self, splits: Sequence[Split], planned: Collection[str], head: str) -> None:
+        """Keep only what a plan keeps of what forward ops make; ``head`` begins their names."""
+        scopes = {path: scope_of_module(joined(head, path)) for path in self._own}
+        self._forward = made = ForwardPass(splits, planned, lambda: scopes[self._running[-1][0]])
+        if made.has_one_update:  # of several optimisers, the turns go on
+            self._hooks.append(register_optimizer_step_post_hook(lambda *_: made.end_step()))
 
     def remove(self) -> None:
         """Let the model run as before, wherever it is."""
@@ -226,13 +247,15 @@ class PlacedModules:
     @property
     def running(self) -> torch.device | None:
         """The device of the module that is running; None if it has none."""
-        return self._running[-1] if self._running else None
+        return self._running[-1][1] if self._running else None
 
     def _begin(self, path: str) -> Callable[..., Any]:
         device = self.device.get(path)
 
         def begin(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-            self._running.append(device)
+            if self._forward is not None and not self._running:
+                self._forward.begin()
+            self._running.append((path, device))
             if device is None:
                 return None
             args, kwargs = self.sent((args, kwargs), device)
@@ -246,6 +269,8 @@ class PlacedModules:
     def _end(self, module: torch.nn.Module, args: Any, out: Any) -> None:
         if self._running:
             self._running.pop()
+            if self._forward is not None and not self._running:
+                self._forward.end()
 
     def sent(self, values: Any, device: torch.device) -> Any:
         """Return values with their tensors on a device, whatever holds them."""
@@ -260,7 +285,8 @@ class PlacedModules:
         name = type(self.model).__name__
         devices = count(self._n_devices, "device")
         modules = count(len(self.called), "module")
-        return f"{name}: {right:,} of {modules} on their planned device, {devices}"
+        kept = "" if self._forward is None else f"; {self._forward}"
+        return f"{name}: {right:,} of {modules} on their planned device, {devices}{kept}"
 
 
 def _move(

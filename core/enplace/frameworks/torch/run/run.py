@@ -282,7 +282,7 @@ class _ByModule(Follower):
 
     def __init__(self, problem: Problem, plan: Plan, steps: int, report: Report) -> None:
         super().__init__(steps, "Running the plan by module", report)
-        self._planned = planned_devices(problem, plan)
+        self._planned, self._splits = planned_devices(problem, plan), plan.splits
         self.devices = torch_devices(problem.cluster, plan)
         self.placed: list[PlacedModules] = []
 
@@ -291,7 +291,9 @@ class _ByModule(Follower):
         if self._number == FIRST:
             known = [each.model for each in self.placed]
             models = [each for each in self.models if all(each is not other for other in known)]
-            placed = (place_model(each, self._planned, self.devices) for each in models)
+            placed = (
+                place_model(each, self._planned, self.devices, self._splits) for each in models
+            )
             self.placed += [each for each in placed if each is not None]
             if not self.placed:
                 raise PlanError(_ANOTHER_MODEL)

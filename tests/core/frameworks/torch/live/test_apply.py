@@ -1,7 +1,9 @@
 """Plans in a script's own process, and modules on several devices."""
 
+import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,16 +11,21 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from enplace.errors import ClusterError, EnplaceError  # noqa: E402
 from enplace.frameworks.torch.device_map import find_modules  # noqa: E402
 from enplace.frameworks.torch.run import hooks  # noqa: E402
 from enplace.frameworks.torch.run.hooks import PlacedModules, modules_in_plan, torch_devices  # noqa: E402
+from enplace.frameworks.torch.run.matching import planned_devices  # noqa: E402
+from enplace.frameworks.torch.run.placed import Labels  # noqa: E402
 from enplace.machine import simulate  # noqa: E402
+from enplace.placing.again import Kept  # noqa: E402
 from enplace.placing.settle import settle  # noqa: E402
 from enplace.readers.clusters import presets  # noqa: E402
 from enplace.values.plan import Plan, follow_graph  # noqa: E402
-from enplace.values.problem import Problem  # noqa: E402
+from enplace.values.problem import Problem, split_problem  # noqa: E402
 from enplace.values.result import Result  # noqa: E402
 from enplace.writers import write_plan  # noqa: E402
 from torch_scripts import profile_of, script  # noqa: E402
@@ -111,6 +118,111 @@ def test_a_plan_for_gpus_that_are_not_here_is_refused():
     plan = Plan(np.array(cluster.gpus), np.array([0, 1]), method="test")
     with pytest.raises(ClusterError, match=r"PyTorch sees \d GPUs here"):
         torch_devices(cluster, plan)
+
+
+BLOCKS = """
+import sys
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(32), nn.Linear(32, 128), nn.Linear(128, 32)
+
+    def forward(self, x):
+        y = nn.functional.dropout(nn.functional.gelu(self.up(self.norm(x))), 0.1)
+        return x + self.down(y)
+
+if len(sys.argv) > 1:
+    import enplace
+    enplace.apply(sys.argv[1])
+model = nn.Sequential(*(Block() for _ in range(3)), nn.Linear(32, 10))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(6):
+    optimizer.zero_grad()
+    for part in range(2):  # gradients of two batches are summed
+        x, y = torch.randn(16, 16, 32), torch.randint(0, 10, (16 * 16,))
+        loss = nn.functional.cross_entropy(model(x).flatten(0, 1), y)
+        loss.backward()
+        with torch.no_grad():
+            model(x)
+    optimizer.step()
+    print(repr(loss.item()), *(repr(p.sum().item()) for p in model.parameters()))
+"""
+
+
+def frugal_plan(tmp_path, way):
+    """Write the script; return a plan on one device that keeps less, and its problem."""
+    profile = profile_of(script(tmp_path, BLOCKS), 1)
+    profile = replace(profile, time_us=np.repeat(profile.time_us[:, 1:], 2, axis=1))
+    problem = Problem(profile, presets()["cpu-2" if way == "recompute" else "h100-2-nvlink"])
+    order = follow_graph(profile, np.arange(profile.n_ops))
+    base = simulate(problem, Plan(np.zeros(profile.n_ops, dtype=int), order, "test"))
+    kept = Kept(problem, recompute=way != "offload", offload=way != "recompute")
+    inside = [op for op in range(profile.n_ops) if profile.scopes[op][:1].isdecimal()]
+    again = [op for op in inside if kept.can[op] and profile.op_types[op] in ("gelu", "mul")]
+    sent = [op for op in inside if kept.can_send[op] and op not in again]
+    return problem, kept.copied(base, again, sent)
+
+
+def test_a_script_that_applies_a_plan_which_recomputes_trains_as_without(tmp_path):
+    problem, plan = frugal_plan(tmp_path, "recompute")
+    write_plan(tmp_path / "plan.json", Result(simulate(problem, plan)))
+    plain, placed = train(tmp_path), train(tmp_path, tmp_path / "plan.json")
+    assert placed.stdout == plain.stdout
+    assert len(plain.stdout.splitlines()) == 6
+    assert "; 12 of 12 ops computed again" in placed.stderr
+
+
+class Counted(TorchDispatchMode):
+    """Counts the bytes of the storages that ops read and make, while these live."""
+
+    def __init__(self):
+        super().__init__()
+        self.labels = Labels(1)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for each in tree_leaves((args, kwargs, out)):
+            if isinstance(each, torch.Tensor) and self.labels.of(each).device is None:
+                self.labels.put(self.labels.of(each), 0)
+        return out
+
+
+@pytest.mark.parametrize("way", ["recompute", "offload", "both"])
+def test_a_placed_model_holds_less_and_makes_the_same_gradients(tmp_path, monkeypatch, way):
+    problem, plan = frugal_plan(tmp_path, way)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    scope = {"__name__": "train"}
+    exec(compile(BLOCKS.partition("optimizer =")[0], "train.py", "exec"), scope)
+    model, x = scope["model"], torch.randn(64, 16, 32)
+
+    def step():
+        torch.manual_seed(1)
+        model.zero_grad()
+        with Counted() as counted:
+            for _ in range(2):
+                model(x).square().mean().backward()
+                with torch.no_grad():
+                    model(x)
+        return counted.labels.peak_bytes[0], [p.grad.clone() for p in model.parameters()]
+
+    before, expected = step()
+    planned = planned_devices(split_problem(problem, plan.splits), plan)
+    cpu = torch.device("cpu")
+    placed = hooks.place_model(model, planned, dict.fromkeys(range(3), cpu), plan.splits)
+    after, found = step()
+    placed.remove()
+    assert all(torch.equal(*each) for each in zip(found, expected, strict=True))
+    for what in ("computed again", "sent to the host"):
+        about = re.search(rf"(\d+) of (\d+) ops {what}", str(placed))
+        assert about is None or about[1] == about[2]
+    assert "of" in str(placed).partition(";")[2]
+    if way == "recompute":
+        assert after < 0.9 * before
 
 
 class Sent(torch.autograd.Function):
