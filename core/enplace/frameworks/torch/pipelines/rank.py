@@ -26,6 +26,7 @@ from torch.optim import optimizer as hooks
 from enplace.errors import EnplaceError, PlanError
 from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.torch.error_text import first_line, is_out_of_memory
+from enplace.frameworks.torch.pipelines import weights_apart
 from enplace.frameworks.torch.pipelines.again import MadeAgain, RunAgain
 from enplace.frameworks.torch.pipelines.batches import check_same_batch, samples_in, shape_of
 from enplace.frameworks.torch.pipelines.joining import connected, join
@@ -151,6 +152,7 @@ class Pipeline:
                 (torch.Tensor, "backward", self._went_back),
                 (torch.autograd, "grad", self._took_gradients),
                 *self.weights.patches(),
+                *weights_apart.patches(),
             ):
                 stack.enter_context(patch.object(owner, name, new(getattr(owner, name))))
             stack.callback(hooks.register_optimizer_step_pre_hook(self._begin_update).remove)

@@ -297,12 +297,20 @@ class _Whole(torch.autograd.Function):
         return gradient.contiguous()
 
 
-class _Given(_Whole):
-    """Gives a tensor as one that is no view, without a copy: PyTorch detaches it in place."""
+class _Given(torch.autograd.Function):
+    """Gives tensors as ones that are no views, without copies: PyTorch detaches them in place.
+
+    All come from one node: where gradients of weights are taken apart, PyTorch finds only those of
+    weights from which a path leads to something that depends on what the stage gets.
+    """
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.contiguous().data
+    def forward(ctx: Any, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(each.contiguous().data for each in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(each.contiguous() for each in gradients)
 
 
 class StageModule(torch.nn.Module):
@@ -373,7 +381,7 @@ class StageModule(torch.nn.Module):
             with modes.again():
                 for call in calls:
                     call.again(known, own)
-        given = tuple(_Given.apply(known[number]) for number in self._gives)
+        given = _Given.apply(*(known[number] for number in self._gives))
         kept = []
         if self.keeps:
             kept = [known[number].detach().reshape(()).double() for number in self.kept]

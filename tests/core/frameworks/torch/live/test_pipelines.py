@@ -1,6 +1,8 @@
 """Tapes cut into stages, and pipelines of two processes; `make test-torch` runs them."""
 
+from contextlib import ExitStack
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.distributed.pipelining import stage as its_stage  # noqa: E402
 from torch.distributed.pipelining._backward import stage_backward_input  # noqa: E402
 
 from enplace.errors import ClusterError, EnplaceError, PlanError  # noqa: E402
@@ -17,8 +20,9 @@ from enplace.frameworks.torch.pipelines import pipelines  # noqa: E402
 from enplace.frameworks.torch.pipelines.again import MadeAgain, RunAgain  # noqa: E402
 from enplace.frameworks.torch.pipelines.pipelines import check_pipeline, run_pipeline  # noqa: E402
 from enplace.frameworks.torch.pipelines.rank import explain_failure  # noqa: E402
-from enplace.frameworks.torch.pipelines.stages import PART, cut_tape  # noqa: E402
+from enplace.frameworks.torch.pipelines.stages import PART, _Given, cut_tape  # noqa: E402
 from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape  # noqa: E402
+from enplace.frameworks.torch.pipelines.weights_apart import patches  # noqa: E402
 from enplace.frameworks.torch.run.run import run_plain  # noqa: E402
 from enplace.inputs import make_problem  # noqa: E402
 from enplace.placers import PlaceOptions, place  # noqa: E402
@@ -310,6 +314,39 @@ def test_what_fails_within_pytorch_is_not_blamed_on_the_script(give, kind, why):
     x = torch.ones(2, requires_grad=True)
     with pytest.raises(kind, match=why), explain_failure("zbv"):
         stage_backward_input([give(x)], None, [x], iter(()))
+
+
+class Decoder(nn.Module):
+    """What it embeds does not depend on what it gets; cross-attention reads both."""
+
+    def __init__(self):
+        super().__init__()
+        self.emb, self.side = nn.Embedding(9, 8), nn.Embedding(9, 8)
+        self.layer = nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+    def forward(self, memory, x):
+        return _Given.apply(self.layer(self.emb(x), memory), self.side(x))
+
+
+def test_gradients_of_weights_apart_are_those_of_one_pass():
+    torch.manual_seed(0)
+    model, x = Decoder(), torch.randint(0, 9, (3, 4))
+    memory = torch.randn(3, 5, 8, requires_grad=True)
+    given, gradients = model(memory, x), [torch.randn(3, 4, 8) for _ in range(2)]
+    torch.autograd.backward(given, gradients)
+    whole = [memory.grad, *(each.grad for each in model.parameters())]
+    memory.grad = None
+    model.zero_grad()
+    with ExitStack() as stack:
+        for owner, name, new in patches():
+            stack.enter_context(patch.object(owner, name, new(getattr(owner, name))))
+        of_input, groups = stage_backward_input(
+            [*model(memory, x)], gradients, [memory], model.parameters()
+        )
+        its_stage.stage_backward_weight(model.parameters(), groups)
+    apart = [*of_input, *(each.grad for each in model.parameters())]
+    for one, other in zip(apart, whole, strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
 
 
 @pytest.mark.parametrize("once", [True, False])
