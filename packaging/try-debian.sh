@@ -76,6 +76,8 @@ try_folder() {
     as_user bash /tmp/check-installed.sh "/home/tester/one place/bin" /tmp/vgg-19.enplace
     as_user sh -c 'cd && mv "one place" another && HOME=/home/tester another/integrate.sh'
     as_user bash /tmp/check-installed.sh /home/tester/.local/bin /tmp/vgg-19.enplace
+    # Its menu entry would stand in front of that of the Debian package.
+    as_user sh -c 'cd && HOME=/home/tester another/integrate.sh --remove'
     echo "The folder works, and can be moved"
 }
 
