@@ -19,11 +19,13 @@ Work = tuple[int, int]
 def order_interleaved(stages: Sequence[Stage], n_microbatches: int) -> list[Work] | None:
     """Order the work of all devices so that each item comes after those it waits for.
 
-    Returns None for stages that do not visit the devices in turns, several times forward and as
-    often backward, and for numbers of microbatches with which the devices would wait for each
-    other.
+    A device that waits for none, such as a host that makes inputs, takes no turns. Returns None for
+    stages that do not visit the devices in turns, several times forward and as often backward, and
+    for numbers of microbatches with which the devices would wait for each other.
     """
-    forward = [s for s, stage in enumerate(stages) if not stage.backward]
+    waiting = {stage.devices for stage in stages if stage.after}
+    first = [s for s, stage in enumerate(stages) if stage.devices not in waiting]
+    forward = [s for s, stage in enumerate(stages) if not stage.backward and s not in first]
     backward = [s for s, stage in enumerate(stages) if stage.backward]
     devices = list(dict.fromkeys(stages[s].devices for s in forward))
     k = len(devices)
@@ -34,13 +36,13 @@ def order_interleaved(stages: Sequence[Stage], n_microbatches: int) -> list[Work
         return None
     if [stages[s].devices for s in backward] != in_turns[::-1]:
         return None
-    lists = []
+    lists = [[(m, s) for m in range(n_microbatches)] for s in first]
     for i in range(k):
         there = _in_groups(forward[i::k], k, n_microbatches)
         back = _in_groups(backward[k - 1 - i :: k], k, n_microbatches)
-        first = 2 * (k - i - 1) + (len(forward) // k - 1) * k
-        pairs = chain.from_iterable(zip_longest(there[first:], back))
-        lists.append([*there[:first], *(work for work in pairs if work is not None)])
+        alone = 2 * (k - i - 1) + (len(forward) // k - 1) * k
+        pairs = chain.from_iterable(zip_longest(there[alone:], back))
+        lists.append([*there[:alone], *(work for work in pairs if work is not None)])
     return merge_lists(stages, lists)
 
 

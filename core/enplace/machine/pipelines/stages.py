@@ -16,9 +16,10 @@ from enplace.machine.op_passes import backward_ops, optimiser_ops, recomputing
 from enplace.machine.pipelines.all_reduce import all_reduce_us
 from enplace.machine.pipelines.loads import COMPUTE, IN, OUT
 from enplace.machine.subgraphs import count_returns, find_subgraphs
+from enplace.values.op_kinds import OpKind
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
-from enplace.values.profile import FloatArray, IntArray
+from enplace.values.profile import FloatArray, IntArray, Profile
 
 FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
 """Passes: the gradients of weights are a pass of their own if other gradients go before them."""
@@ -164,6 +165,19 @@ def visits_again(problem: Problem, plan: Plan) -> bool:
     backward = backward_ops(problem)
     place, n_places = 2 * plan.device + backward, 2 * problem.cluster.n_devices
     return bool(count_returns(problem.profile, place, n_places)[~backward].any())
+
+
+def forward_stages(problem: Problem, plan: Plan, halves: IntArray | None = None) -> list[Stage]:
+    """Return the stages of accelerators that go forward, in a topological order."""
+    stages = stages_of(problem, plan, passes_of(problem, plan.device, weights_apart=False), halves)
+    gpus = problem.cluster.gpus
+    return [each for each in stages if not each.backward and each.devices[0] in gpus]
+
+
+def all_read_parameters(profile: Profile, stages: Sequence[Stage]) -> bool:
+    """Whether each stage reads a parameter, as stages of PyTorch do; so if nothing has any."""
+    reads = profile.edge_op[profile.of_kind(OpKind.VARIABLE)[profile.edge_source]]
+    return not len(reads) or all(np.isin(stage.ops, reads).any() for stage in stages)
 
 
 def number_of_stage(stages: Sequence[Stage], n_ops: int) -> IntArray:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.stages import visits_again
 from enplace.placers.max_load.improve import MOST_CHOICES, SHARE, UNASKED_S, Goal, improve
-from enplace.placers.max_load.memory.fitting import NOTHING_FITS, find_fitting
+from enplace.placers.max_load.memory.fitting import NO_TURNS, NOTHING_FITS, find_fitting
 from enplace.placers.max_load.memory.in_a_v import NO_V
 from enplace.placers.max_load.memory.in_flight import held_by_stages
 from enplace.placers.max_load.memory.mending import describe_mend
@@ -190,11 +190,11 @@ def _search_plan(
     plan = _partition_plan(problem, method, replace(options, stop=stop))
     if NOTHING_FITS in plan.note:  # remembered for the note, which is written after the time limit
         describe_mend(problem, options.load_rule)
-    no_v = NO_V if NO_V in plan.note else ""
+    apart = next((note for note in (NO_V, NO_TURNS) if note in plan.note), "")
     if NOTHING_FITS in plan.note or not visits_again(problem, plan):
         plan = improve(problem, plan, options, goal)
-        if no_v not in plan.note:
-            plan = plan.with_notes(plan.note, no_v, separator="; ")
+        if apart not in plan.note:
+            plan = plan.with_notes(plan.note, apart, separator="; ")
     return _with_mend(problem, plan, options)
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import Any
 from unittest.mock import patch
@@ -178,6 +179,20 @@ def found_for(value: Any, known: Mapping[int, Any], batch: Mapping[int, Any]) ->
     return value.tensor if isinstance(value, Kept) else value
 
 
+def _map_all(function: Callable[[Any], Any], values: Any) -> Any:
+    """Map what is in containers, as ``tree_map`` does, and in dataclasses."""
+
+    def one(value: Any) -> Any:
+        if isinstance(value, type) or not is_dataclass(value):
+            return function(value)
+        made = copy(value)
+        for name in (each.name for each in fields(value)):
+            object.__setattr__(made, name, _map_all(function, getattr(value, name)))
+        return made
+
+    return tree_map(one, values)
+
+
 class Tape(TorchFunctionMode):
     """What a model and its loss call on one micro-batch.
 
@@ -273,12 +288,14 @@ class Tape(TorchFunctionMode):
             found[id(made)] = number
             return made
 
-        return tree_map(other, self._out), found
+        return _map_all(other, self._out), found
 
     def _show_all(self, out: Any) -> None:
-        for each in tree_leaves(out):
+        def show(each: Any) -> None:
             if _is_tensor(each) and (number := self._number_of.get(id(each))) is not None:
                 self._show(number, each)
+
+        _map_all(show, out)
 
     def _show(self, number: int, tensor: torch.Tensor) -> None:
         self.shown[id(tensor)] = number, tensor

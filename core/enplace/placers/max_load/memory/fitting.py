@@ -12,6 +12,7 @@ from enplace.errors import DoesNotFitError
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.memory import counts_whole_nodes
 from enplace.machine.pipelines.pipeline import simulate_pipeline
+from enplace.machine.pipelines.stages import all_read_parameters, forward_stages
 from enplace.placers.max_load.memory.dealing import deal_out
 from enplace.placers.max_load.memory.in_a_v import NO_V, cut_in_v
 from enplace.placers.max_load.memory.in_flight import (
@@ -49,6 +50,8 @@ NOTHING_FITS = (
 SLOWED = "samples follow each other more slowly than they could, so that fewer are in flight"
 
 ONE_STAGE_EACH = "one stage on each GPU is faster here than several that are interleaved"
+
+NO_TURNS = "no cut was found in which the GPUs take turns with several stages: each has one"
 
 PLAINLY = 1e-3
 """Share by which a pipeline must be faster in another way for that to be mentioned."""
@@ -195,6 +198,16 @@ def _find_makespan_us(problem: Problem, found: Partition, rule: LoadRule) -> flo
     return simulate_pipeline(problem, plan, rule.pipeline, rule.microbatches, rule).makespan_us
 
 
+def _takes_turns(problem: Problem, found: Partition) -> bool:
+    """Whether the GPUs take turns with their stages, all of which have parameters."""
+    (plan,) = unordered(problem, found.device, "")
+    ahead = forward_stages(problem, plan)
+    row = [stage.devices[0] for stage in ahead]
+    k = len(set(row))
+    in_turns = len(row) % k == 0 and all(a == b for a, b in zip(row, row[k:], strict=False))
+    return in_turns and all_read_parameters(problem.profile, ahead)
+
+
 def _with_less_memory(problem: Problem, factor: float) -> Problem:
     """Divide the memory of all devices by a factor."""
     cluster = problem.cluster
@@ -244,8 +257,11 @@ def _find_partition(
     if rule.pipeline == "interleaved":
         best = replace(best, load_us=load_us(best), optimal=False, bound_us=0.0)
         apart = replace(find(replace(rule, pipeline="1f1b")), optimal=False, bound_us=0.0)
-        apart = replace(apart, note=_join(apart.note, ONE_STAGE_EACH))
-        best = min((best, apart), key=lambda found: _find_makespan_us(problem, found, rule))
+        if _takes_turns(problem, best):
+            apart = replace(apart, note=_join(apart.note, ONE_STAGE_EACH))
+            best = min((best, apart), key=lambda found: _find_makespan_us(problem, found, rule))
+        else:
+            best = replace(apart, note=_join(apart.note, NO_TURNS))
     if rule.replicate and find_unlike(problem, rule):
         others = [replace(rule, replicate=False), replace(rule, two_level=True)]
         found = min((best, *(find(other) for other in others if other != rule)), key=load_us)

@@ -21,6 +21,7 @@ from enplace.machine.host_links import sample_us
 from enplace.machine.op_passes import once_per_step, work_per_sample_us
 from enplace.machine.pipelines.loads import pass_loads_us
 from enplace.machine.pipelines.pipeline import simulate_pipeline
+from enplace.machine.pipelines.stages import all_read_parameters, forward_stages
 from enplace.machine.pipelines.v_shape import find_halves
 from enplace.placers.max_load.memory.in_flight import find_fullest, samples_matter
 from enplace.placers.max_load.table.dp import Partition, Stopped, build_task, chains
@@ -76,7 +77,7 @@ def cut_in_v(problem: Problem, rule: LoadRule, *, seed: int, stopped: Stopped) -
         (us, plan)
         for (us, _), device in sorted(allowed, key=lambda each: each[0])
         for plan in unordered(problem, device, "")
-        if not stopped() and find_halves(problem, plan) is not None
+        if not stopped() and _is_v(problem, plan)
     )
     best = [*islice(in_v, BEST)]
     near = [plan for us, plan in best if us <= best[0][0] * (1 + NEAR)]
@@ -88,6 +89,14 @@ def cut_in_v(problem: Problem, rule: LoadRule, *, seed: int, stopped: Stopped) -
                 load_us, bound_us = float(parts_us.sum(axis=1).max()), shared_work_us(problem, rule)
                 return Partition(plan.device, load_us, bound_us, recompute=again)
     return None
+
+
+def _is_v(problem: Problem, plan: Plan) -> bool:
+    """Whether a plan has stages in a V, all of which have parameters."""
+    halves = find_halves(problem, plan)
+    return halves is not None and all_read_parameters(
+        problem.profile, forward_stages(problem, plan, halves)
+    )
 
 
 def _makespan_us(problem: Problem, rule: LoadRule, stopped: Stopped, plan: Plan) -> float:

@@ -1,7 +1,7 @@
 """Tapes cut into stages, and pipelines of two processes; `make test-torch` runs them."""
 
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 import numpy as np
@@ -134,6 +134,26 @@ def test_a_later_step_gives_its_own_batch_and_must_be_the_same():
             out.log_softmax(-1)
     finally:
         tape.close()
+
+
+@dataclass(frozen=True)
+class Answer:
+    out: torch.Tensor
+    more: dict
+
+
+class Answers(Tied):
+    def forward(self, x):
+        out = super().forward(x)
+        return Answer(out, {"twice": 2 * out})
+
+
+def test_a_model_may_give_a_dataclass():
+    x, y = batch()
+    tape, loss = taped(Answers(), x, y, loss=lambda given, y: loss_of(given.more["twice"], y))
+    given = tape.call_again((x,), {})
+    assert isinstance(given, Answer)
+    assert tape.loss(loss_of(given.more["twice"], y)) == loss
 
 
 def test_what_is_no_pipeline_is_refused_in_a_line():

@@ -1,5 +1,6 @@
 """Two stages on each device, in a V, against all cuts of small chains."""
 
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import simulate_pipeline
+from enplace.machine.pipelines.stages import all_read_parameters, forward_stages
 from enplace.placers import PlaceOptions, place
 from enplace.placers.max_load.memory.in_a_v import NEAR, NO_V
 from enplace.placing.options import load_values
@@ -112,6 +114,38 @@ def test_interleaved_stages_keep_their_turns_though_one_stage_each_has_less_load
     found, other = (simulate_pipeline(problem, each, "interleaved", 4) for each in (plan, apart))
     assert [s.devices[0] for s in found.stages if not s.backward] == [0, 1, 0, 1]
     assert found.makespan_us < other.makespan_us
+
+
+def test_a_host_that_makes_the_inputs_takes_no_turns():
+    layers = [(2, 3, 2, 1), *[(4, 4, 4, 1)] * 6, (3, 3, 3, 1)]
+    rule, found = LoadRule(pipeline="interleaved", microbatches=4), []
+    for hosts in (0, 1):
+        problem = chain(layers, 2, 10**6, hosts)
+        found.append(simulate_pipeline(problem, place_in_v(problem, rule), "interleaved", 4))
+    assert [s.devices[0] for s in found[1].stages if not s.backward] == [2, 0, 1, 0, 1]
+    assert found[1].makespan_us == found[0].makespan_us
+
+
+def test_a_side_head_does_not_count_as_a_last_stage_for_the_loss_alone():
+    """The loss belongs to the head that is called last, which an early layer feeds."""
+    ahead = [*(f"f{i}" for i in range(6)), "head", "loss"]
+    times = dict.fromkeys((f"{name}/v" for name in ahead[:-1]), 0.0) | dict.fromkeys(ahead, 4.0)
+    back = [f"gradients/{name}" for name in ahead[::-1]]
+    times |= dict.fromkeys(back, 8.0)
+    sent = [*pairwise(ahead[:6]), ("f2", "head"), ("f5", "loss"), ("head", "loss")]
+    edges = [(a, b, 1) for a, b in [*sent, ("loss", back[0])]]
+    edges += [(f"gradients/{b}", f"gradients/{a}", 1) for a, b in sent]
+    edges += [(f"{name}/v", name, 0) for name in ahead[:-1]]
+    whole = {name: name.removeprefix("gradients/").removesuffix("/v") for name in times}
+    colocation = {name: "head" if on == "loss" else on for name, on in whole.items()}
+    profile = profile_of(times, edges, colocation=colocation)
+    types = tuple("VariableV2" if name.endswith("/v") else "Op" for name in times)
+    problem = Problem(replace(profile, op_types=types), cluster_of(2))
+    rule = LoadRule(pipeline="interleaved", microbatches=4)
+    plan = place_in_v(problem, rule)
+    assert all_read_parameters(problem.profile, forward_stages(problem, plan))
+    row = [stage.devices[0] for stage in forward_stages(problem, plan)]
+    assert row in ([0, 1], [1, 0], [0, 1, 0, 1], [1, 0, 1, 0])
 
 
 def test_a_plan_file_says_the_stage_of_each_op(tmp_path):
