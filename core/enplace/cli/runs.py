@@ -151,6 +151,11 @@ def _stages(run: MeasuredRun) -> str:
     if shared := run.pipeline.get("shared_parameters"):
         head += f", {count(shared, 'parameter')} exchanged between stages"
     about = "\nDropout is off in both runs." * run.pipeline.get("without_dropout", False)
+    if elsewhere := run.pipeline.get("ops_elsewhere"):
+        about += (
+            f"\n{count(elsewhere, 'op')} without parameters ran with the module before, on another "
+            f"device than planned and predicted; plans with --grain block keep them there."
+        )
     if known and (waiting := about_waiting(kind)):
         about += f"\n{waiting}"
     return f"\n\n{head}\n\n{table(rows, 'lrrrrrr')}{hint}{about}{_own_statistics(run)}"
@@ -294,7 +299,7 @@ def describe_tuning(tuned: Tuning) -> str:
     end = "The measured costs promise no faster plan." if tuned.settled else ""
     caveat = next(filter(None, (_caveat(trial.run) for trial in tuned.trials)), "")
     faults = [_faults(number, trial.run) for number, trial in enumerate(tuned.trials)]
-    faults += [trial.run.about_replicas for trial in tuned.trials]
+    faults += [trial.run.why_no_replicas for trial in tuned.trials]
     first = f"{tuned.verdict}\n" if tuned.verdict else ""
     own_words = tuned.best.run.framework.in_own_words
     remarks = [own_words(each) for each in dict.fromkeys(faults)]

@@ -344,13 +344,16 @@ class MeasuredRun(Frozen):
         return times
 
     @property
+    def why_no_replicas(self) -> str:
+        """Why data parallelism was not timed; empty if it was."""
+        why_not = self.facts.get("data_parallel", {}).get("why_not")
+        return f"Data parallelism was not timed: {why_not}." if why_not else ""
+
+    @property
     def about_replicas(self) -> str:
         """Why data parallelism was not timed, and what its prediction assumes; empty if it was."""
-        found = self.facts.get("data_parallel", {})
-        if not found.get("why_not"):
-            return ""
-        about = found.get("about", "")
-        return f"Data parallelism was not timed: {found['why_not']}. {about}".strip()
+        about = self.facts.get("data_parallel", {}).get("about", "")
+        return f"{self.why_no_replicas} {about}".strip() if self.why_no_replicas else ""
 
     @property
     def predicted_replicas_us(self) -> float:

@@ -313,6 +313,7 @@ def test_a_pipeline_of_processes_has_its_own_tolerance_and_caveat():
         "own_statistics": [],
         "whole_difference": None,
         "without_dropout": True,
+        "ops_elsewhere": 3,
         "devices": rows,
     }
     facts = {"pipeline": of_pipeline, "processes": 2, "tolerance": 1e-5}
@@ -321,7 +322,12 @@ def test_a_pipeline_of_processes_has_its_own_tolerance_and_caveat():
     assert replace(run, first_step_difference=2e-5).changes_result
     assert run.caveat == SHARED_CORES
     text = describe_run(run, "cpu:2")
-    for words in ("2 stages, 1 parameter exchanged", "mean time per micro-batch", "Dropout is off"):
+    for words in (
+        "2 stages, 1 parameter exchanged",
+        "mean time per micro-batch",
+        "Dropout is off",
+        "\n3 ops",
+    ):
         assert words in text
 
 

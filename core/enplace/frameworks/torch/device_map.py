@@ -44,14 +44,14 @@ def block_of(scope: str) -> str:
     return "/".join(parts[: at + 1])
 
 
-def find_blocks(profile: Profile) -> list[list[int]]:
+def find_blocks(profile: Profile, unit_of: Callable[[str], str] = block_of) -> list[list[int]]:
     """Return the ops of each block that has parameters, with their gradients and updates.
 
     As in PyTorch's pipelines, an op of a module without any, such as a dropout or the loss, is in
     the block that makes the last of its inputs. What comes before all parameters is in the block of
     its first reader, unless the two run on different kinds of devices.
     """
-    block, label = _label_blocks(profile)
+    block, label = _label_blocks(profile, unit_of)
     backward = named_backward(profile)
     ahead = ~backward & ~profile.of_kind(OpKind.VARIABLE)
     begin = np.full(int(label.max(initial=0)) + 1, profile.n_ops)
@@ -139,13 +139,28 @@ def _add_gradients(
             home[label[op]] = min(homes, key=begin.__getitem__)
 
 
-def _label_blocks(profile: Profile) -> tuple[IntArray, IntArray]:
+def count_elsewhere(profile: Profile, device: IntArray) -> int:
+    """Count the forward ops that are planned elsewhere than where stages of modules run them.
+
+    Those have no parameters, and run with the module that makes the last of their inputs.
+    """
+    holds, ahead = profile.of_kind(OpKind.VARIABLE), ~named_backward(profile)
+    found = 0
+    for ops in map(np.array, find_blocks(profile, str)):
+        homes = device[ops[holds[ops]]]
+        found += int((device[ops[ahead[ops]]] != homes[0]).sum()) if len(homes) else 0
+    return found
+
+
+def _label_blocks(
+    profile: Profile, unit_of: Callable[[str], str] = block_of
+) -> tuple[IntArray, IntArray]:
     """Number the block of each op, or none, and what stays in one place: ops, or whole blocks.
 
     What holds nothing need not stay in one place, such as a dropout between layers.
     """
     block = np.full(profile.n_ops, NONE)
-    blocks, is_variable = _group(profile, block_of), profile.of_kind(OpKind.VARIABLE)
+    blocks, is_variable = _group(profile, unit_of), profile.of_kind(OpKind.VARIABLE)
     label = np.arange(profile.n_ops) + len(blocks)
     for at, ops in enumerate(blocks):
         block[ops] = at

@@ -10,6 +10,7 @@ from enplace.frameworks.roofline import GPUS
 from enplace.frameworks.torch.device_map import (
     PARAMETERS,
     block_of,
+    count_elsewhere,
     device_map,
     find_blocks,
     folded,
@@ -139,3 +140,7 @@ def test_what_reads_no_parameter_is_in_the_block_whose_tensor_it_gets_last():
         tuple(sorted({"w0", "input/x", *first})),
         tuple(sorted(set(profile.op_names) - first - {"w0", "input/x"})),
     }
+    device = np.array([int(name not in {*first, "w0", "input/x"}) for name in profile.op_names])
+    assert count_elsewhere(profile, device) == 0
+    device[profile.index["loss/mean"]] = 0
+    assert count_elsewhere(profile, device) == 1

@@ -23,6 +23,7 @@ from enplace.frameworks.comparing import first_step_difference
 from enplace.frameworks.devices import LOCAL
 from enplace.frameworks.measured import MeasuredRun, median_us, quartiles_us, run_by_module
 from enplace.frameworks.microbatches import Microbatches, simulate_batch
+from enplace.frameworks.torch.device_map import count_elsewhere
 from enplace.frameworks.torch.error_text import lacking
 from enplace.frameworks.torch.hosts import stage_devices
 from enplace.frameworks.torch.pipelines.pipeline_files import (
@@ -293,6 +294,7 @@ def _seen(
                 "own_statistics": [],
                 "whole_difference": None,
                 "without_dropout": True,
+                "ops_elsewhere": count_elsewhere(problem.profile, plan.device),
                 "devices": rows,
             },
         },

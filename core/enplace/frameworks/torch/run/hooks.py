@@ -72,7 +72,8 @@ def modules_in_plan(
         more = f" and {len(divided) - _MOST} more" if len(divided) > _MOST else ""
         raise PlanError(
             f"{shown}{more} would be divided between devices, and PyTorch moves tensors only "
-            f"between modules; make a plan with --grain module, or run it op by op with enplace run"
+            f"between modules; make a plan with --grain {'block' if in_stages else 'module'}, or "
+            f"run it op by op with enplace run{' without --pipeline' * in_stages}"
         )
     return {path: min(devices) for path, devices in found.items() if len(devices) == 1}
 
