@@ -20,7 +20,6 @@ from enplace.machine.pipelines.pipeline import most_bytes
 from enplace.mends.changes import Change, as_it_is, list_ladders
 from enplace.placing.options import PlaceOptions
 from enplace.placing.run import place
-from enplace.placing.stop import Stop
 from enplace.readers.archive import Project
 from enplace.text import capital, ms, percent, seconds, size, table
 from enplace.values.cluster import Cluster
@@ -343,7 +342,7 @@ def list_rows(
     method : callable
         Returns the method for an objective.
     options : PlaceOptions
-        Its stop ends the whole search.
+        Its stop ends the whole search, and its clock counts the seconds of each row.
     begin : callable
         Called with the title of each change before it is tried.
     """
@@ -359,7 +358,7 @@ def list_rows(
                 options,
                 objective=change.objective,
                 values=change.values,
-                stop=Stop(seconds_each, cancelled=over),
+                stop=options.stop.until(seconds_each),
             )
             try:
                 row = _try(change, change.method or method(change.objective), asked)

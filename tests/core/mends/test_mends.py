@@ -1,5 +1,6 @@
 """What would make a model fit: changes, their plans, and what they cost."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -8,11 +9,13 @@ import pytest
 import enplace as ep
 from enplace.cli.answer import NO, YES
 from enplace.errors import EnplaceError
+from enplace.inputs import make_roomy_problem, usual_method
 from enplace.machine.op_passes import state_bytes
 from enplace.mends import search
 from enplace.mends.changes import larger_than, list_ladders
 from enplace.mends.search import Row
 from enplace.placers import PlaceOptions, Stop
+from enplace.placing.stopwatch import Stopwatch
 from enplace.readers import read_plan
 from enplace.readers.archive import read_project
 from enplace.values.cluster import MAX_DEVICES, Device
@@ -53,12 +56,19 @@ def training_step(weights=100):
     return replace(profile, op_types=kinds, measured=measured)
 
 
+def fit(profile, cluster):
+    """Do as ``ep.fit`` does, by CPU time: a busy machine then finds as much."""
+    problem, machine = make_roomy_problem(profile, cluster)
+    options = PlaceOptions(STEP_TIME, Stop(clock=Stopwatch(time.process_time)))
+    return search.find_fit(problem, machine, usual_method, options, 0.2)
+
+
 def row(found, name):
     return next(each for each in found.rows if each.change.key == name)
 
 
 def test_a_model_that_fits_needs_nothing_and_its_free_memory_is_said():
-    found = ep.fit(training_step(), cluster_of(1, capacity_bytes=1 << 30), time_limit_s=0.2)
+    found = fit(training_step(), cluster_of(1, capacity_bytes=1 << 30))
     assert found.fits
     assert len(found.rows) == 1
     assert "has 1.0 GiB free" in found.headline
@@ -67,7 +77,7 @@ def test_a_model_that_fits_needs_nothing_and_its_free_memory_is_said():
 @pytest.fixture(scope="module")
 def ways():
     """Return what makes the step fit one card with 60 % of the memory that it needs."""
-    return ep.fit(training_step(), cluster_of(1, capacity_bytes=240 * KB), time_limit_s=0.2)
+    return fit(training_step(), cluster_of(1, capacity_bytes=240 * KB))
 
 
 def test_each_change_that_fits_has_a_plan_within_the_memory_of_its_machine(ways):
@@ -89,7 +99,7 @@ def test_what_is_fastest_comes_first_and_no_way_is_left_out_because_another_fits
         ::-1
     ]
     assert {"recompute", "offload", "offload-recompute"} <= {each.change.key for each in ways.rows}
-    two = ep.fit(training_step(), cluster_of(2, capacity_bytes=200 * KB), time_limit_s=0.2)
+    two = fit(training_step(), cluster_of(2, capacity_bytes=200 * KB))
     assert {"recompute", "pipeline-recompute"} <= {each.change.key for each in two.rows}
 
 
@@ -116,15 +126,13 @@ def test_smaller_parts_are_tried_as_long_as_they_get_faster(monkeypatch, times, 
 def test_of_accumulated_steps_only_the_last_changes_the_weights(ways):
     parts = [each for each in ways.rows if each.change.steps > 1]
     least = next(each for each in parts if each.fits)
-    n, step_us = least.change.steps, least.result.step_time_us
+    n, step_us = least.change.steps, least.result.value_us
     updates_us = LAYERS * 100
     assert n * step_us > least.batch_us >= n * step_us - (n - 1) * updates_us - 1
 
 
 def test_sums_of_gradients_take_memory_when_they_are_accumulated():
-    found = ep.fit(
-        training_step(weights=KB), cluster_of(1, capacity_bytes=300 * KB), time_limit_s=0.2
-    )
+    found = fit(training_step(weights=KB), cluster_of(1, capacity_bytes=300 * KB))
     parts = next(each for each in found.rows if each.fits and each.change.steps > 1)
     alone = row(found, f"batch-{BATCH // parts.change.steps}")
     kept = parts.result.schedule.problem.profile.persistent_bytes.sum()
@@ -133,9 +141,7 @@ def test_sums_of_gradients_take_memory_when_they_are_accumulated():
 
 
 def test_variables_that_are_too_large_are_a_proof_and_more_cards_are_the_mend():
-    found = ep.fit(
-        training_step(weights=90 * KB), cluster_of(2, capacity_bytes=150 * KB), time_limit_s=0.2
-    )
+    found = fit(training_step(weights=90 * KB), cluster_of(2, capacity_bytes=150 * KB))
     assert found.rows[0].verdict == "no, proven: variables"
     assert found.rows[0].result is None
     with pytest.raises(EnplaceError, match="has no plan"):
@@ -177,7 +183,7 @@ def test_states_of_fewer_bits_take_less_and_the_row_names_what_to_use():
     assert saved == pytest.approx(LAYERS * 80 * KB * (1 - 65 / 256), abs=LAYERS)
     assert np.array_equal(after.time_us, profile.time_us, equal_nan=True)
     need = ep.place(profile, cluster_of(1), "single").schedule.peak_bytes[0]
-    found = ep.fit(profile, cluster_of(1, capacity_bytes=int(need) - 230 * KB), time_limit_s=0.2)
+    found = fit(profile, cluster_of(1, capacity_bytes=int(need) - 230 * KB))
     assert row(found, "states-8-bits").fits
 
 
@@ -235,7 +241,7 @@ def test_a_cluster_with_as_many_gpus_as_there_can_be_gets_no_host():
 
 def test_activations_are_kept_on_a_host_that_is_assumed_where_there_is_none():
     narrow = cluster_of(1, capacity_bytes=260 * KB)
-    sent = row(ep.fit(training_step(), narrow, time_limit_s=0.2), "offload")
+    sent = row(fit(training_step(), narrow), "offload")
     assert sent.fits
     assert sent.cluster.devices[-1].kind == "cpu"
     assert "assumed" in sent.change.about
