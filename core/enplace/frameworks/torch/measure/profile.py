@@ -163,10 +163,12 @@ def _merged_updates(step: Step) -> dict[int, UpdateKey]:
     for number, op in enumerate(step.ops):
         if not op.step_call or op.pass_ != OpPass.UPDATE:
             continue
-        touched = [s for s, _ in op.reads] + [*op.writes]
-        owned = [step.storages[s] for s in touched if step.storages[s].role in _OWNED]
-        # Parameters of one recurrent layer share a storage, which bears the name of the first.
-        own = {each.owner for each in owned if each.role != PARAMETER} or {e.owner for e in owned}
+        touched = dict.fromkeys(op.writes, 0) | dict(op.reads)
+        owned = [s for s in touched if step.storages[s].role in _OWNED]
+        # Parameters of one recurrent layer, and their gradients, may be parts of one storage,
+        # which bears the name of the first.
+        whole = [s for s in owned if touched[s] == step.storages[s].n_bytes]
+        own = {step.storages[s].owner for s in whole or owned}
         own = own or {owner_of[s] for s in touched if s in owner_of}
         if len(own) == 1:
             (owner,) = own

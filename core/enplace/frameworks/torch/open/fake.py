@@ -31,6 +31,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from enplace.frameworks.programs import at_lines, current_line
 from enplace.frameworks.source import Source
+from enplace.frameworks.torch.open.guesses import Guesses
 from enplace.frameworks.torch.open.scripts import OF_STEPS, Watch, run_watched
 from enplace.frameworks.torch.open.values import KnownValues, Masks
 from enplace.frameworks.torch.record.recorder import check_hooks, run_parts
@@ -111,6 +112,7 @@ def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
         saved: dict[str, Any] = {}
         stack.enter_context(patch.object(torch, "save", _save_to(saved)))
         stack.enter_context(patch.object(torch, "load", _load_from(saved, torch.load)))
+        stack.enter_context(patch.object(torch.Tensor, "item", _item(answers)))
         for name in ("numpy", "__array__", "tolist"):
             read = _read(name, answers)
             for kind in (torch.Tensor, FakeTensor):  # which may have another
@@ -186,6 +188,18 @@ def _read(name: str, answers: _Answers) -> Any:
     return read
 
 
+def _item(answers: _Answers) -> Any:
+    """Let a script ask for a number; if it compares one that is not known, this is noted."""
+    usual = torch.Tensor.item
+
+    @wraps(usual)
+    def item(self: torch.Tensor) -> Any:
+        is_known = not isinstance(self, FakeTensor) or answers.known.find(self) is not None
+        return usual(self) if is_known else answers.guesses.guess(usual(self))
+
+    return item
+
+
 _NUMPY: dict[torch.dtype, Any] = {
     torch.bool: np.bool_,
     torch.uint8: np.uint8,
@@ -214,6 +228,8 @@ class _Answers(TorchDispatchMode):
         The content of the tensors that have some.
     masks : Masks
         What is said of all others.
+    guesses : Guesses
+        Makes the numbers that a script gets of these.
     saw_sparse : bool
         Whether an op was given a sparse tensor.
     """
@@ -225,6 +241,7 @@ class _Answers(TorchDispatchMode):
         self._source = source
         self._asked: Counter[str] = Counter()
         self.masks = Masks(self.known)
+        self.guesses = Guesses(lambda: self._take("1", self._line()))
         self._taken: defaultdict[str, dict[str, None]] = defaultdict(dict)
 
     def about(self) -> Iterator[str]:
@@ -256,7 +273,7 @@ class _Answers(TorchDispatchMode):
 
     def _guess(self, func: Any, asked: torch.Tensor, other: Any = None) -> bool | float | int:
         """Answer as if each number were 1; note what this decides."""
-        line = "" if self._source is None else current_line(self._source)
+        line = self._line()
         self._asked[line] += 1
         if self._asked[line] > MOST_ASKED:
             raise LoadError(
@@ -274,8 +291,15 @@ class _Answers(TorchDispatchMode):
             answer = 1.0 if asked.dtype.is_floating_point else 1
             decides = self._is_condition(line)
         if decides:
-            self._taken[str(answer).lower().removesuffix(".0")][line] = None
+            self._take(str(answer).lower().removesuffix(".0"), line)
         return answer
+
+    def _take(self, answer: str, line: str) -> None:
+        """Note that a line goes by values that are taken to be something."""
+        self._taken[answer][line] = None
+
+    def _line(self) -> str:
+        return "" if self._source is None else current_line(self._source)
 
     def _is_condition(self, line: str) -> bool:
         """Return whether a line goes by the number that it asks for."""
@@ -290,6 +314,8 @@ class _Answers(TorchDispatchMode):
         if func in _BY_VALUE:
             made = NotImplemented if given is None else self.known.compute(func, given)
             if made is NotImplemented:
+                if func in (_aten.nonzero.default, _aten.masked_select.default):
+                    self._take(_ALL_ROWS, self._line())
                 return _BY_VALUE[func](*args, **kwargs)
             like = args[0]  # shapes are known
             return tree_map_only(
@@ -331,9 +357,13 @@ class _Answers(TorchDispatchMode):
             content = self.known.find(each)
             with no_dispatch():
                 n = each.numel() if content is None else int(content.count_nonzero())
+            if content is None and torch._C._current_autograd_node() is None:
+                self._take(_ALL_ROWS, self._line())  # its gradient goes by the same mask
             found += [each.new_empty((n,), dtype=torch.int64)] * each.dim()
         return found
 
+
+_ALL_ROWS = "true for all rows"
 
 _ASKS = (_aten._local_scalar_dense.default, _aten.equal.default, _aten.allclose.default)
 

@@ -308,6 +308,7 @@ class Recorder(TorchDispatchMode):
     ) -> Iterator[RecordedOp]:
         """Divide an op on lists: each parameter's part may have its own device."""
         bytes_of, total = dict(op.reads), sum(n_bytes for _, n_bytes in op.reads) or 1
+        before = len(self._ops)
         shared = [each for each in given if isinstance(each, torch.Tensor)]
         for part in range(n):
             own = [each[part] for each in given if is_list(each) and len(each) == n]
@@ -316,7 +317,7 @@ class Recorder(TorchDispatchMode):
             makes = self._numbers(made[part : part + 1] if len(made) == n else ())
             makes = [number for number in makes if number in op.makes]
             for number in makes:
-                self._blocks[number].first = len(self._ops) + part
+                self._blocks[number].first = before + part
             share = sum(reads.values()) / total if op.reads else 1 / n
             work = replace(op.work, flops=op.work.flops * share, n_bytes=op.work.n_bytes * share)
             yield replace(

@@ -172,11 +172,11 @@ def test_the_steps_that_are_kept_for_other_tests_are_still_recorded_so(tmp_path)
 def test_fake_tensors_give_the_same_step_in_the_same_memory(name):
     source = source_of(str(TRAIN), arguments=(name, "--small"), framework_name="torch")
     real, fake = record(source), record_on_fake_tensors(source, ignore).step
-    if name in ("resnet50", "lstm"):  # the optimisers of an estimate take lists, as on a GPU
+    if name == "resnet50":  # the optimisers of an estimate take lists, as on a GPU
         assert [each for each in kinds(fake) if each[2] != OpPass.UPDATE] == [
             each for each in kinds(real) if each[2] != OpPass.UPDATE
         ]
-    else:  # attention and dropout of an estimate are those of a GPU
+    else:  # attention, dropout and recurrent layers of an estimate are those of a GPU
         assert {op.module for op in fake.ops} == {op.module for op in real.ops}
     counted = real.counted_peak_bytes("cpu")
     assert peak_bytes(real) == pytest.approx(counted, rel=0.01)
@@ -194,6 +194,8 @@ def test_optimisers_on_lists_hold_what_they_make_for_all_parameters_of_a_group(t
     fake = record_on_fake_tensors(script(tmp_path, text), ignore).step
     assert kinds(fake) == kinds(lists) != kinds(loop)
     assert lists.counted_peak_bytes("cpu") != loop.counted_peak_bytes("cpu")
+    for number, op in enumerate(fake.ops):
+        assert all(fake.storages[each].first == number for each in op.makes)
     for step in (lists, loop, fake):
         assert peak_bytes(step) == pytest.approx(step.counted_peak_bytes("cpu"), rel=0.01)
     plain = text.replace(call, f"{call[:-1]}, foreach=False)")
@@ -381,6 +383,50 @@ def test_recurrent_layers_are_one_kernel_in_an_estimate_also_of_packed_sequences
     assert 10 * 8 * 4 in made  # of 2 + 5 + 3 rows, not of 15
 
 
+def test_each_weight_of_a_recurrent_layer_has_its_own_update(tmp_path):
+    text = PACKED.replace("SGD", "Adam")
+    step = record_on_fake_tensors(script(tmp_path, text), ignore).step
+    profile = estimated_profile("model", step, GPUS["h100"], Measurement())
+    assert profile.op_types.count("Adam") == 4  # though their gradients are parts of one tensor
+
+
+COMPARED_LATER = """
+model = torch.nn.Linear(4, 4)
+optimizer, best, total, right = torch.optim.SGD(model.parameters(), 0.1), math.inf, 0.0, 0
+for step in range(9):
+    x, y = torch.randn(8, 4), torch.randint(4, (8,))
+    out = model(x)
+    loss = torch.nn.functional.cross_entropy(out, y)
+    loss.backward()
+    optimizer.step()
+    total += loss.item()
+    print(f"{total / (step + 1):.3f}", json.dumps(copy.deepcopy([loss.item(), {total: right}])))
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("", None),
+        ("    if total < best:\n        best = total\n", "to be 1"),
+        (
+            "    right += (out.argmax(1) == y).sum().item()\n    best = max(best, right / 8)",
+            "to be 1",
+        ),
+        ("    out[x.sum(1) > 0].mean().item()\n", "to be true for all rows"),
+    ],
+)
+def test_an_estimate_names_the_line_that_compares_what_it_asked_for_before(tmp_path, more, says):
+    text = "import copy, json, math, torch\n" + COMPARED_LATER + more
+    about = record_on_fake_tensors(script(tmp_path, text), ignore).about
+    lines = text.splitlines()
+    at = next((n for n in (len(lines), len(lines) - 1) if re.search("if |max|>", lines[n - 1])), 0)
+    assert bool(about) == bool(says)
+    for note in about:
+        assert f", line {at}: " in note
+        assert says in note
+
+
 def test_what_pytorchs_own_layers_fill_is_no_kernel_of_others(tmp_path):
     notes = profile_of(script(tmp_path, PACKED)).measured.notes
     assert not [note for note in notes if "does not dispatch" in note]
@@ -459,7 +505,7 @@ with torch.no_grad():
 def test_an_estimate_names_ops_whose_flops_no_formula_tells(tmp_path):
     step = record_on_fake_tensors(script(tmp_path, OF_ANOTHER_LIBRARY), ignore).step
     notes = estimated_profile("model", step, GPUS["h100"], Measurement()).measured.notes
-    assert [note for note in notes if "no formula says how many FLOPs attend take" in note]
+    assert [note for note in notes if "no formula says how many FLOPs attend takes" in note]
     formula = """from torch.utils.flop_counter import register_flop_formula
 register_flop_formula(torch.ops.mine.fail)(lambda *_, **__: float("nan"))
 
@@ -467,7 +513,7 @@ class Model"""
     text = OF_ANOTHER_LIBRARY.replace("attend", "fail").replace("class Model", formula)
     step = record_on_fake_tensors(script(tmp_path, text), ignore).step
     notes = estimated_profile("model", step, GPUS["h100"], Measurement()).measured.notes
-    assert [note for note in notes if "the formula fails or gives NaN" in note]
+    assert [note for note in notes if "a formula fails, or gives NaN" in note]
 
 
 PARALLEL = "from torch.distributed.tensor.parallel import parallelize_module as f; f"
