@@ -84,10 +84,11 @@ class Exchange(Part):
         model = None if project is None or entry.cluster is not None else project.model
         notes = () if project is None else told_notes(project, entry)
         opened = () if project is None else tuple(project.grouping.opened)
+        what_if = "" if model is None or project is None else what_if_text(*project.scale)
 
         def make() -> Result:
             result = result_for(exporter, entry.schedule, model, known_us)
-            return replace(result, notes=notes, opened=opened)
+            return replace(result, notes=notes, opened=opened, what_if=what_if)
 
         return make
 

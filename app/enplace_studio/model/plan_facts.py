@@ -26,6 +26,7 @@ from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 from enplace.values.spare_memory import about_full
+from enplace.values.splits import rewriting
 from enplace_studio.explain.cluster_facts import cluster_title
 from enplace_studio.explain.differences import (
     are_alike,
@@ -147,6 +148,7 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry, stale: str) 
     ]
     if entry.cluster is None and entry.plan.splits == project.problem.splits:
         lines += say_where(schedule, project.grouping)
+    lines += filter(None, [rewriting(entry.plan.splits)])
     if entry.plan.note:
         lines.append(as_sentence(entry.plan.note))
     if entry.run is not None and not entry.run.on_labels:

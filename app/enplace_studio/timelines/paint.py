@@ -25,7 +25,7 @@ from enplace.pictures.busy import BusyCurve, highest_per_column
 from enplace.pictures.tracks import PathTrace
 from enplace.values.profile import FloatArray
 from enplace_studio.explain.queues import Queue
-from enplace_studio.explain.shortened import abbreviated
+from enplace_studio.explain.shortened import brief
 from enplace_studio.timelines.lanes import Lanes
 from enplace_studio.timelines.rows import Row
 from enplace_studio.timelines.scale import TimeScale, tick_texts
@@ -236,7 +236,7 @@ def draw_groups(
         if right - left < GROUP_PX or own[first] < 0:
             continue
         name, ground = names[own[first]], grounds[int(row.odd[first])]
-        text = fitted((name, abbreviated(name)), int(right - left - 12), font.key())
+        text = fitted((name,), int(right - left - 12), font.key())
         # On a plain ground: the gaps between the bars would run through the letters.
         plate = QRectF(area.left() + left + 3, top, text.size().width() + 6, height)
         painter.fillRect(plate, ground)
@@ -275,16 +275,17 @@ def _narrow_stretches(
         yield near.start + int(bars[first]), float(start_us[first]), float(until_us[at])
 
 
-LEAST_LETTERS = 6
+LEAST_LETTERS = 9
 """Fewest letters of a name worth showing."""
 
 
 @lru_cache(maxsize=4096)
 def fitted(names: tuple[str, ...], width: int, font_key: str) -> QStaticText:
-    """Fit a name into a width: the first form that fits, or the last one elided in the middle."""
+    """Fit a name into a width: the first form that fits, or the last, abbreviated or elided."""
     font = theme.font(11)
     metrics = QFontMetricsF(font)
-    shown = next((n for n in names if metrics.horizontalAdvance(n) <= width), names[-1])
+    length = metrics.horizontalAdvance
+    shown = next((n for n in names if length(n) <= width), brief(names[-1], length, width))
     shown = metrics.elidedText(shown, Qt.TextElideMode.ElideMiddle, width)
     if "…" in shown and len(shown) < LEAST_LETTERS:
         shown = ""

@@ -1,4 +1,4 @@
-"""What limits a step: the parts of its critical path, by group of ops and by link."""
+"""What limits a step, its critical path; or a pipeline, its busiest device: by group and link."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from enplace.machine import CriticalPath, critical_path, simulate
+from enplace.machine.check_claims import check_claims
+from enplace.machine.pipelines.words import device_loads_us
 from enplace.names.groups import Grouping
 from enplace.values.arrays import FloatArray, IntArray
+from enplace.values.problem import THROUGHPUT
 from enplace.values.schedule import Schedule
 
 SHORT_US = 0.5
@@ -17,7 +20,7 @@ SHORT_US = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Limit:
-    """A part of the critical path.
+    """A part of the critical path, or of the busiest device's work for a sample.
 
     Attributes
     ----------
@@ -46,12 +49,18 @@ class Limit:
         return f"{self.what}{self.where}"
 
 
-def step_if_free(schedule: Schedule, limit: Limit) -> float:
-    """Simulate the plan again with a part of its critical path for free; return the step time.
+def limited_us(schedule: Schedule) -> float:
+    """Return the time that :func:`find_limits` explains: of a sample in a pipeline, or a step."""
+    is_pipeline = schedule.plan.objective == THROUGHPUT
+    return schedule.value_us if is_pipeline else schedule.makespan_us
 
-    The ops take no time, or the link does not. The order stays as it is, so this is what the part
-    itself costs, not what a new plan would gain. A step that gets longer, or shorter by next to
-    nothing, counts as unchanged.
+
+def time_if_free(schedule: Schedule, limit: Limit) -> float:
+    """Find the plan's time again with a part that limits it for free: :func:`limited_us`.
+
+    The ops take no time, or the link does not. Placement and order stay as they are, so this is
+    what the part itself costs, not what a new plan would gain. A time that gets longer, or shorter
+    by next to nothing, counts as unchanged.
     """
     problem = schedule.problem
     if limit.link is None:
@@ -67,20 +76,39 @@ def step_if_free(schedule: Schedule, limit: Limit) -> float:
             for each in problem.cluster.links
         )
         free = replace(problem, cluster=replace(problem.cluster, links=links))
-    step_us = simulate(free, schedule.plan).makespan_us
-    return step_us if schedule.makespan_us - step_us > SHORT_US else schedule.makespan_us
+    now_us = limited_us(schedule)
+    free_us = limited_us(simulate(free, check_claims(free, schedule.plan)))
+    return free_us if now_us - free_us > SHORT_US else now_us
 
 
 def find_limits(schedule: Schedule, grouping: Grouping, most: int | None = None) -> list[Limit]:
     """Sum the critical path by group and device and by link; return the longest parts.
 
-    The times of all parts, and the time that nothing runs or is sent, add up to the step time.
+    The times of all parts, and the time that nothing runs or is sent, add up to the step time. Of
+    a plan for throughput, sum what the busiest device computes for a sample.
     """
+    if schedule.plan.objective == THROUGHPUT:
+        return _find_work(schedule, grouping)[:most]
     path = critical_path(schedule)
     part, ops = number_parts(schedule, grouping, path)
     at = np.unique(part, return_inverse=True)[1]
     limits = sum_parts(schedule, grouping, path, ops, at, path.finish_us - path.start_us)
     return sorted(limits, key=lambda limit: -limit.time_us)[:most]
+
+
+def _find_work(schedule: Schedule, grouping: Grouping) -> list[Limit]:
+    """Sum the ops of the busiest device by group; longest first."""
+    problem, plan = schedule.problem, schedule.plan
+    has_ops = np.bincount(plan.device, minlength=problem.cluster.n_devices) > 0
+    busiest = int(np.argmax(np.where(has_ops, device_loads_us(problem, plan), -1.0)))
+    ops = np.flatnonzero(plan.device == busiest)
+    names = np.array([name_group(schedule, grouping, op) for op in ops.tolist()])
+    where, limits = f" on {_device(schedule, busiest)}", []
+    for name in np.unique(names).tolist():
+        mine = ops[names == name]
+        time_us = float((schedule.op_finish_us - schedule.op_start_us)[mine].sum())
+        limits.append(Limit(name, time_us, tuple(mine.tolist()), device=busiest, where=where))
+    return sorted(limits, key=lambda limit: -limit.time_us)
 
 
 def number_parts(

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from enplace.machine import critical_path
-from enplace.machine.limits import SHORT_US, find_limits, step_if_free
+from enplace.machine.limits import SHORT_US, find_limits, limited_us, time_if_free
 from enplace.machine.op_passes import backward_ops
 from enplace.names.groups import Grouping
 from enplace.names.titles import number_key
 from enplace.text import count, joined, ms, percent
 from enplace.values.arrays import BoolArray
+from enplace.values.problem import THROUGHPUT
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
 
@@ -112,23 +113,40 @@ def _follows(grouping: Grouping, one: int, other: int) -> bool:
     return found[0].group(1) == found[1].group(1) and until + 1 == int(found[1].group(2))
 
 
+def limits_title(schedule: Schedule) -> str:
+    """Return the heading of what limits a plan."""
+    return f"What limits the {_limited(schedule)}"
+
+
+def _limited(schedule: Schedule) -> str:
+    return "time per sample" if schedule.plan.objective == THROUGHPUT else "step"
+
+
 def say_limits(schedule: Schedule, grouping: Grouping) -> list[str]:
-    """Say what the step time is made of, and what would shorten it most if it were free."""
-    path, step_us = critical_path(schedule), schedule.makespan_us
+    """Say what the time is made of, and what would shorten it most if it were free."""
+    time_us, what = limited_us(schedule), _limited(schedule)
+    sentences = [_say_path(schedule)]
+    if schedule.plan.objective == THROUGHPUT:
+        sentences = [f"A sample leaves the pipeline every {ms(time_us)}."]
+    for limit in find_limits(schedule, grouping, MOST_LIMITS):
+        gain_us = time_us - time_if_free(schedule, limit)
+        sending = "sending over " if limit.link is not None else ""
+        gain = f"{ms(gain_us)} shorter" if gain_us else "no shorter"
+        part = f"{ms(limit.time_us)} of it is {sending}{limit.name}"
+        sentences.append(f"{part}; were that free, the {what} would be {gain}.")
+    return [*filter(None, sentences), *_say_busy(schedule)]
+
+
+def _say_path(schedule: Schedule) -> str:
+    """Say what the step time is made of; nothing if it is next to nothing."""
+    path = critical_path(schedule)
     parts = {
         "computes": path.compute_us,
         "sends": path.transfer_us,
         "waits": path.waiting_us,
     }
     told = joined([f"{what} for {ms(us)}" for what, us in parts.items() if us > SHORT_US])
-    sentences = [f"Of the step of {ms(step_us)}, the critical path {told}."] if told else []
-    for limit in find_limits(schedule, grouping, MOST_LIMITS):
-        gain_us = step_us - step_if_free(schedule, limit)
-        what = "sending over " if limit.link is not None else ""
-        gain = f"{ms(gain_us)} shorter" if gain_us else "no shorter"
-        part = f"{ms(limit.time_us)} of it is {what}{limit.name}"
-        sentences.append(f"{part}; were that free, the step would be {gain}.")
-    return [*sentences, *_say_busy(schedule)]
+    return f"Of the step of {ms(schedule.makespan_us)}, the critical path {told}." if told else ""
 
 
 def _say_busy(schedule: Schedule) -> list[str]:

@@ -53,17 +53,18 @@ def timeline_svg(result: Result) -> str:
         f"and {note}, less busy, not drawn</text>"
         for i, note in enumerate(notes)
     ]
-    return frame(_headline(schedule), WIDTH, end + 16 * len(notes) + 8, parts)
+    return frame(_headline(result), WIDTH, end + 16 * len(notes) + 8, parts)
 
 
-def _headline(schedule: Schedule) -> str:
-    step = schedule.problem.measured_profile.measured.title_of("step time")
-    return f"{schedule.problem.profile.name}: {step} {ms(schedule.makespan_us)}"
+def _headline(result: Result) -> str:
+    problem = result.schedule.problem
+    step = problem.measured_profile.measured.title_of("step time")
+    return f"{result.titled(problem.profile.name)}: {step} {ms(result.schedule.makespan_us)}"
 
 
 def _head(result: Result) -> Iterator[str]:
     schedule = result.schedule
-    title = elide_middle(_headline(schedule), 70)
+    title = elide_middle(_headline(result), 70)
     facts = f"{schedule.plan.method} on {elide_middle(schedule.problem.cluster.name, 40)}"
     if result.step_bound_us is not None:
         facts = f"proven not below {ms(result.step_bound_us)} · {facts}"

@@ -63,6 +63,8 @@ class Result:
         What people have noted: on what, and their words.
     opened : tuple of str
         Groups that people have opened, so that their parts are shown and named instead.
+    what_if : str
+        At which speeds the figures hold, if not at the cluster's: ``what if: links 3.1 ×``.
     """
 
     schedule: Schedule
@@ -74,6 +76,11 @@ class Result:
     how_to: Sequence[Lines] = ()
     notes: Sequence[tuple[str, str]] = ()
     opened: tuple[str, ...] = ()
+    what_if: str = ""
+
+    def titled(self, name: str) -> str:
+        """Return a title, with the speeds if they are not the cluster's."""
+        return f"{name}, {self.what_if}" if self.what_if else name
 
     @property
     def plan(self) -> Plan:

@@ -24,7 +24,13 @@ from enplace.machine.pipelines.words import (
     stage_rows,
     time_rows,
 )
-from enplace.machine.plan_words import name_ranges, say_forward, say_limits, say_where
+from enplace.machine.plan_words import (
+    limits_title,
+    name_ranges,
+    say_forward,
+    say_limits,
+    say_where,
+)
 from enplace.names.by_scope import count_by_scope
 from enplace.names.groups import Grouping, open_groups
 from enplace.pictures.cluster_svg import cluster_svg
@@ -74,6 +80,7 @@ def report_html(result: Result) -> str:
     profile, cluster = schedule.problem.profile, schedule.problem.cluster
     measured = schedule.problem.measured_profile.measured
     grouping = open_groups(profile, result.opened)
+    title = result.titled(profile.name)
     sections = {
         "Devices": _devices(schedule) + _paragraphs(_about_memory(schedule)),
         **_pipeline(schedule, grouping),
@@ -85,20 +92,20 @@ def report_html(result: Result) -> str:
     about = measured.about_times, measured.about_passes, *measured.notes
     pictures = (graph_svg(schedule, result.opened), timeline_svg(result), memory_svg(schedule))
     parts = [
-        f"<h1>{escape(profile.name)}</h1>",
+        f"<h1>{escape(title)}</h1>",
         f"<p>Where each of {count(profile.n_ops, 'op')} runs on {escape(cluster.name)}, and when.",
         *map(escape, filter(None, [_sentence(cluster.description), "All times are predicted."])),
         f"{escape(' '.join(filter(None, about)))}</p>",
         f'<section class="facts">{"".join(_facts(result))}</section>',
         _in_words("What it does", say_where(schedule, grouping)),
-        _in_words("What limits the step", say_limits(schedule, grouping)),
+        _in_words(limits_title(schedule), say_limits(schedule, grouping)),
         _notes(result),
         _compared(result),
         *(f"<section>{picture}</section>" for picture in pictures),
         f'<section><div class="small">{cluster_svg(cluster)}</div></section>',
         *(section(title, body) for title, body in sections.items()),
     ]
-    return page(f"{profile.name}: placement", parts)
+    return page(f"{title}: placement", parts)
 
 
 def _in_words(title: str, sentences: Sequence[str]) -> str:

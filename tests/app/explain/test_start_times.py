@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from documents import chain_document, document_of
 from enplace.errors import EnplaceError
 from enplace.machine import critical_path, simulate
-from enplace.machine.limits import Limit, find_limits, step_if_free
+from enplace.machine.limits import Limit, find_limits, time_if_free
 from enplace.names.groups import group_ops
 from enplace.text import ms
 from enplace.values.constraints import Constraints
@@ -163,8 +163,8 @@ def test_what_a_part_of_the_step_costs_is_simulated_without_it():
     schedule, grouping = document.schedule, document.project.grouping
     limits = {limit.name: limit for limit in find_limits(schedule, grouping)}
     assert schedule.makespan_us == pytest.approx(51)
-    assert step_if_free(schedule, limits["a on GPU 0"]) == pytest.approx(41)
-    assert step_if_free(schedule, limits["GPU 0 → GPU 1"]) == pytest.approx(30)
+    assert time_if_free(schedule, limits["a on GPU 0"]) == pytest.approx(41)
+    assert time_if_free(schedule, limits["GPU 0 → GPU 1"]) == pytest.approx(30)
 
 
 def test_a_gain_of_next_to_nothing_is_none():
@@ -172,7 +172,7 @@ def test_a_gain_of_next_to_nothing_is_none():
     document = document_of(profile, cluster_of(2, b0_us=0), {"a": 0, "b": 1, "end": 0})
     schedule = document.schedule
     limits = {limit.name: limit for limit in find_limits(schedule, document.project.grouping)}
-    assert step_if_free(schedule, limits["a on GPU 0"]) == schedule.makespan_us
+    assert time_if_free(schedule, limits["a on GPU 0"]) == schedule.makespan_us
 
 
 def test_a_part_beside_which_another_takes_as_long_gains_little():
@@ -180,7 +180,7 @@ def test_a_part_beside_which_another_takes_as_long_gains_little():
     document = document_of(profile, cluster_of(2, b0_us=0), {"a": 0, "b": 1, "end": 0})
     schedule = document.schedule
     limits = {limit.name: limit for limit in find_limits(schedule, document.project.grouping)}
-    assert step_if_free(schedule, limits["a on GPU 0"]) == pytest.approx(schedule.makespan_us - 2)
+    assert time_if_free(schedule, limits["a on GPU 0"]) == pytest.approx(schedule.makespan_us - 2)
 
 
 def test_short_waits_are_summed_up_below_the_cause_and_the_longest():

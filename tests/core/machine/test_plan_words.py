@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 
 from enplace.machine import simulate
-from enplace.machine.plan_words import name_ranges, say_limits, say_where
+from enplace.machine.check_claims import check_claims
+from enplace.machine.plan_words import limits_title, name_ranges, say_limits, say_where
 from enplace.names.groups import group_ops
-from enplace.values.problem import Problem
+from enplace.values.problem import THROUGHPUT, Problem
 from problems import cluster_of, plan_of, profile_of
 
 
@@ -52,3 +55,16 @@ def test_what_limits_a_step_is_told_with_what_it_would_gain():
     # the other GPU computes as long, so that nothing is gained
     assert told[1].endswith("were that free, the step would be no shorter.")
     assert told[-1] == "GPU 2 does next to nothing."
+
+
+def test_what_limits_a_pipeline_is_told_for_a_sample():
+    problem = Problem(profile_of({"a": 5000.0, "b": 3000.0, "c": 6000.0}), cluster_of(2))
+    plan = plan_of(problem, {"a": 0, "b": 0, "c": 1})
+    plan = check_claims(problem, replace(plan, objective=THROUGHPUT))
+    schedule = simulate(problem, plan)
+    assert limits_title(schedule) == "What limits the time per sample"
+    assert say_limits(schedule, group_ops(problem.profile))[:3] == [
+        "A sample leaves the pipeline every 8.0 ms.",
+        "5.0 ms of it is a on GPU 0; were that free, the time per sample would be 2.0 ms shorter.",
+        "3.0 ms of it is b on GPU 0; were that free, the time per sample would be 2.0 ms shorter.",
+    ]

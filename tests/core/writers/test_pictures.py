@@ -186,7 +186,10 @@ def test_the_report_names_constraints_as_the_graph_does():
 
 
 def test_the_report_says_what_the_plan_does_why_it_takes_that_long_and_what_was_noted():
-    text = report_html(Result(chain(), notes=[("layer 2", "Too slow & alone")]))
+    what_if = "what if: links 3.1 ×"
+    notes = [("layer 2", "Too slow & alone")]
+    text = report_html(Result(chain(), notes=notes, what_if=what_if))
+    assert text.count(f", {what_if}") == 4  # the page's title and heading, and the timeline's
     assert "GPU 0 runs layer 0–1." in text
     assert "GPU 1 runs layer 2." in text
     assert "of it is layer 0 on GPU 0; were that free" in text

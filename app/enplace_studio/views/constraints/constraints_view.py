@@ -15,6 +15,7 @@ from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.constraints import describe, list_constraints, ops_of, step_without
 from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import Constraint, OpenProject
+from enplace_studio.model.prices import PER
 from enplace_studio.views.constraints.rows import (
     HEIGHT,
     Rows,
@@ -191,8 +192,10 @@ class ConstraintsView(Panel):
             self._costs.start(work, partial(self._show_cost, project, row))
 
     def _show_cost(self, project: OpenProject, row: int, step_us: float | None) -> None:
-        now_us = project.current.schedule.value_us if project.current else 0.0
-        text = cost_text(self.constraints[row].kind, now_us, step_us)
+        current = project.current
+        now_us = current.schedule.value_us if current else 0.0
+        per = PER.get(current.plan.objective, "") if current else ""
+        text = cost_text(self.constraints[row].kind, now_us, step_us, per)
         show_cost(self.list.item(row), text)
         self._find_next_cost(project)
 

@@ -21,7 +21,7 @@ from enplace_studio.widgets.theme import theme
 HEIGHT, GAP = 40, 8
 NOTHING = 1e-9
 """A smaller share of the step time is an error of rounding."""
-ABOUT_COST = "the change of the step time if only these ops move once the constraint is gone"
+ABOUT_COST = "what changes if only these ops move once the constraint is gone"
 ABOUT_NO_GAIN = (
     "Once it is gone, changing only these ops gains nothing; switch it off and solve again to see "
     "what a new plan would gain"
@@ -33,13 +33,13 @@ _OPS, _COST = Qt.ItemDataRole.UserRole, Qt.ItemDataRole.UserRole + 1
 _Index = QModelIndex | QPersistentModelIndex
 
 
-def cost_text(kind: str, now_us: float, step_us: float | None) -> str:
+def cost_text(kind: str, now_us: float, step_us: float | None, per: str = "") -> str:
     """Describe what a constraint costs: ``−0.31 ms without it``; ``–`` if that is not known."""
     if step_us is None:
         return UNKNOWN
     if now_us - step_us <= NOTHING * now_us:
         return f"no gain from {KINDS[kind].tried}"
-    return f"{ms(step_us - now_us, signed=True)} without it"
+    return f"{ms(step_us - now_us, signed=True)}{per} without it"
 
 
 def make_row(text: str, n_ops: int, on: bool) -> QListWidgetItem:

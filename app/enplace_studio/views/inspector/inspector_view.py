@@ -10,7 +10,8 @@ import numpy as np
 from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtWidgets import QDockWidget, QLabel, QMenu, QPushButton, QVBoxLayout, QWidget
 
-from enplace.machine.limits import Limit, find_limits, step_if_free
+from enplace.machine.limits import Limit, find_limits, limited_us, time_if_free
+from enplace.machine.plan_words import limits_title
 from enplace.pictures.palette import colour_numbers
 from enplace.placing.next_moves import Idle
 from enplace.text import as_sentence, count, ms, percent, size
@@ -283,13 +284,13 @@ class InspectorView(ScrollPanel):
             return
         (limit, line), *others = waiting
 
-        def show(step_us: float) -> None:
-            change_us = step_us - schedule.makespan_us
+        def show(time_us: float) -> None:
+            change_us = time_us - limited_us(schedule)
             gain = ms(change_us, signed=True) if change_us else "no gain"
             line.set_right(f"{ms(limit.time_us)}   {gain}", f"{line.tip}\n{gain} {ABOUT_GAIN}")
             self._find_gains(schedule, others)
 
-        self._gains.start(partial(step_if_free, schedule, limit), show)
+        self._gains.start(partial(time_if_free, schedule, limit), show)
 
     def _add_limit(
         self, limit: Limit, among: Sequence[Limit], value: str, tip: str, gap: Gap | None = None
@@ -332,16 +333,16 @@ class InspectorView(ScrollPanel):
         return [(line.left, line.right) for line in lines]
 
     def _add_limits(self, project: OpenProject, schedule: Schedule) -> None:
-        """List what takes the time of the critical path, and what the step would gain without it.
+        """List what takes the time of a step or a sample, and what it would gain without it.
 
         A click selects the ops. The gains are simulated one after the other in the background.
         """
-        self._add_heading("What limits the step, and the gain if it were free")
+        self._add_heading(f"{limits_title(schedule)}, and the gain if it were free")
         limits = find_limits(schedule, project.grouping, MOST_LIMITS)
         waiting: list[tuple[Limit, Line]] = []
         for limit in limits:
-            time, share = ms(limit.time_us), percent(limit.time_us / schedule.makespan_us)
-            tip = f"{limit.name}: {time}, {share} of the step; click to select its ops"
+            time, share = ms(limit.time_us), percent(limit.time_us / limited_us(schedule))
+            tip = f"{limit.name}: {time}, {share} of it all; click to select its ops"
             waiting.append((limit, self._add_limit(limit, limits, time, tip)))
         self._find_gains(schedule, waiting)
 

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QAbstractButton, QPushButton, QSizePolicy, QWidget
 from enplace.placing.incumbents import PROVEN_GAP
 from enplace.text import ms, percent, size
 from enplace.values.measurement import ESTIMATED
+from enplace.values.splits import rewriting
 from enplace_studio.explain.differences import sent_bytes
 from enplace_studio.explain.shortened import shorten_among
 from enplace_studio.model.bounds import Bounds
@@ -130,6 +131,7 @@ class PlanCard(QAbstractButton):
             *measured,
             *first,
             *full,
+            *filter(None, [rewriting(self.entry.plan.splits)]),
             *note,
             f"{size(sent_bytes(schedule))} sent",
             peak,
@@ -170,15 +172,14 @@ class PlanCard(QAbstractButton):
         free = width - 2 * PAD - step - GAP
         if QFontMetricsF(_name_font()).horizontalAdvance(name) <= free:
             return name, ""
-        first, _, rest = name.partition(", ")
+        first, _, rest = name.partition(", " if ", " in name else " ")
         return first, rest
 
     def _lead(self, width: float) -> str:
         """Return the text below the name that is always shown."""
-        rest = self._name_lines(width)[1]
         is_urgent = bool(self.stale or self._what_if) or not self.entry.schedule.fits
-        first = self.notes[:1] if is_urgent or not rest else []
-        return " · ".join([*([rest] if rest else []), *first])
+        rest = self._name_lines(width)[1]
+        return self.notes[0] if is_urgent or not rest else rest
 
     def _has_third_line(self, width: float) -> bool:
         """Return whether the first texts and the standing are too wide for one line."""
@@ -268,7 +269,7 @@ class PlanCard(QAbstractButton):
     def _fitting(self, metrics: QFontMetricsF, width: float) -> str:
         """Join as many notes as fit to what is always shown."""
         shown = self._lead(self.width())
-        for note in self.notes:
+        for note in (self._name_lines(self.width())[1], *self.notes):
             if note in shown:
                 continue
             longer = f"{shown} · {note}"

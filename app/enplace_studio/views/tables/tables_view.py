@@ -245,7 +245,7 @@ class TablesView(Panel):
                 left += 0 if at in names else widths[at]
                 names = [name for name in names if name != at]
         for n_before, at in enumerate(reversed(names)):
-            widths[at] = min(widths[at], left // (len(names) - n_before + 1)) if at else left
+            widths[at] = min(widths[at], left // (len(names) - n_before)) if at else left
             left -= widths[at]
         for at, width in enumerate(widths):
             self.table.setColumnHidden(at, at not in shown)

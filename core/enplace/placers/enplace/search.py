@@ -105,7 +105,8 @@ def enplace(problem: Problem, options: PlaceOptions) -> Plan:
 def improve(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
     """Search from the list schedules; return the best plan, with a note on what went wrong."""
     incumbent = BestSchedule(options, start.best)
-    left_out, too_slow, nothing_fits = list(start.left_out), list(start.too_slow), False
+    left_out, nothing_fits = list(start.left_out), False
+    too_slow: list[str] = []
     if problem.cluster.n_devices > 1 and not incumbent.is_optimal:
         try:
             # Merging a large graph takes long.
@@ -113,7 +114,7 @@ def improve(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
                 nothing_fits, failures = _search(problem, incumbent, start.plans, options)
                 left_out += failures
             else:
-                too_slow.append("the search")
+                too_slow = [*start.too_slow, "the search"]
         except EnplaceError as error:  # the best plan so far is still valid
             left_out.append(f"the search ({error})")
     notes = [NOTHING_FITS] if nothing_fits else []
