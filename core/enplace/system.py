@@ -87,30 +87,33 @@ def give_back_memory() -> None:
     trim(0)
 
 
-OF_LLVM = {"NUMBA_CPU_NAME": "cpu", "NUMBA_CPU_FEATURES": "features"}
-"""Settings of numba that only LLVM can judge, and the arguments that they become."""
-
-_ASK = """
+_ASK_LLVM = """
 import sys
 from llvmlite import binding
 binding.initialize_native_target()
-binding.Target.from_default_triple().create_target_machine(**{sys.argv[1]: sys.argv[2]})
+binding.Target.from_default_triple().create_target_machine({}=sys.argv[1])
 """
+
+JUDGED = {
+    "NUMBA_CPU_NAME": ("LLVM", _ASK_LLVM.format("cpu")),
+    "NUMBA_CPU_FEATURES": ("LLVM", _ASK_LLVM.format("features")),
+    "NUMBA_CACHE_LOCATOR_CLASSES": ("numba", "import enplace.placing.random_numbers"),
+}
+"""Settings of numba that only LLVM or numba can judge, and the code by which it does."""
 
 
 def check_compiler_settings() -> None:
     """Refuse settings of numba that would end it, or have LLVM write a line for each kernel.
 
-    Another process asks LLVM, which writes about what it does not know, or aborts.
+    Another process asks, because LLVM writes about what it does not know, or aborts.
     """
     with suppress(ValueError):  # numba passes over what is no number
         if (n_threads := int(os.environ.get("NUMBA_NUM_THREADS", 1))) < 1:
             raise EnplaceError(f"NUMBA_NUM_THREADS={n_threads}: must be 1 or more; unset it")
-    for name, argument in OF_LLVM.items():
+    for name, (judge, code) in JUDGED.items():
         if value := os.environ.get(name):
             import subprocess
 
-            command = [sys.executable, "-P", "-c", _ASK, argument, value]
-            asked = subprocess.run(command, capture_output=True)
+            asked = subprocess.run([sys.executable, "-P", "-c", code, value], capture_output=True)
             if asked.stderr or asked.returncode:
-                raise EnplaceError(f"{name}={value}: LLVM does not know it; unset it")
+                raise EnplaceError(f"{name}={value}: {judge} does not know it; unset it")

@@ -48,7 +48,10 @@ WORK = 150_000
 """Steps of a search: some 0.2 seconds."""
 
 MOST_PLACEMENTS = 30_000
-"""Placements that are kept at a time."""
+"""Placements whose orders are tried."""
+
+MOST_LISTED = 100_000
+"""Placements that are listed for objectives that no order changes."""
 
 ENGINE = "exhaustive search"
 """The name of what solves small problems, in reports."""
@@ -161,12 +164,21 @@ class Placements:
         Whether all orders have been tried of each placement that was found not to fit.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(
+        self, problem: Problem, work_us: FloatArray | None = None, most_us: float = np.inf
+    ) -> None:
+        """List the placements, or only those whose devices all work no longer than a limit.
+
+        Parameters
+        ----------
+        work_us : float array, shape (n_ops, n_devices), optional
+            The work of each op for each device; it is only needed for a limit.
+        """
         self._problem, self.is_certain = problem, True
         self.device: IntArray | None = None
         if is_small(problem):
             self._search = _Search(problem, "")
-            placed = self._search.placements()
+            placed = self._search.placements(work_us, most_us)
             self.device = None if placed is None else placed[:, problem.unit]
 
     def fit(self, device: IntArray) -> Schedule | None:
@@ -271,9 +283,16 @@ class _Search:
                 return schedule
             schedule = found
 
-    def placements(self) -> IntArray | None:
-        """List all placements of the units, (n, n_units); None if there are too many."""
-        placed = self._list(self._machine, np.inf)
+    def placements(self, work_us: FloatArray | None, most_us: float) -> IntArray | None:
+        """List the placements of the units, (n, n_units); None if there are too many."""
+        machine = self._machine
+        if work_us is not None:
+            machine = machine._replace(
+                time_us=np.ascontiguousarray(work_us),  # as numba compiled it
+                in_ptr=np.zeros_like(machine.in_ptr),  # without edges, only the work counts
+                edge_ptr=np.zeros_like(machine.edge_ptr),
+            )
+        placed = self._list(machine, most_us, MOST_LISTED)
         self._left[0] = WORK
         return placed
 
@@ -303,13 +322,15 @@ class _Search:
             placed = placed[self._count_transfers(placed) < fewer_than]
         return self._run(machine, placed, limit_us, any_of_them=any_of_them)
 
-    def _list(self, machine: Machine, limit_us: float) -> IntArray | None:
+    def _list(
+        self, machine: Machine, limit_us: float, most: int = MOST_PLACEMENTS
+    ) -> IntArray | None:
         """List the placements of the units up to a limit, most promising first; None if too many.
 
         Of placements that differ by devices that are alike, it lists one.
         """
-        placed = np.empty((MOST_PLACEMENTS, self._problem.n_units), np.int64)
-        bound_us = np.empty(MOST_PLACEMENTS)
+        placed = np.empty((most, self._problem.n_units), np.int64)
+        bound_us = np.empty(most)
         n = list_placements(
             machine, self._order, self._twin, self._spends, self._most,
             self._jobs, self._path, limit_us, placed, bound_us, self._left,

@@ -112,6 +112,7 @@ def test_doctor_fails_if_compiled_code_cannot_be_cached(enplace, tmp_path, monke
         ("NUMBA_CPU_FEATURES", "+nonsense"),
         ("NUMBA_CPU_FEATURES", "no sign before it ends the compiler"),
         ("NUMBA_NUM_THREADS", "-3"),
+        ("NUMBA_CACHE_LOCATOR_CLASSES", "Nonsense"),
     ],
 )
 def test_a_setting_that_the_compiler_does_not_know_is_refused(enplace, monkeypatch, name, value):

@@ -39,7 +39,12 @@ MOST_PIPELINES = 300
 
 
 def find_best(
-    problem: Problem, rule: LoadRule, stop: Stop, *, prefers_contiguous: bool
+    problem: Problem,
+    rule: LoadRule,
+    stop: Stop,
+    *,
+    prefers_contiguous: bool,
+    known_us: float = np.inf,
 ) -> list[Plan] | None:
     """Find the best of all plans that fit, and those that are as good.
 
@@ -47,6 +52,9 @@ def find_best(
     ----------
     prefers_contiguous : bool
         Whether any contiguous placement that fits is better than one that is not.
+    known_us : float, optional
+        The time per sample of a plan that fits, and is contiguous if that is preferred. Only
+        placements whose work takes no longer are tried.
 
     Returns
     -------
@@ -58,7 +66,9 @@ def find_best(
     """
     if rule.replicate or rule.recompute or rule.two_level or rule.pipeline == "interleaved":
         return None
-    every = Placements(problem)
+    limit_us = known_us * (1 + TIE)
+    work_us = None if np.isinf(known_us) else work_per_sample_us(problem, rule.microbatches)
+    every = Placements(problem, work_us, limit_us)
     if every.device is None:
         return None
     search = _Search(problem, rule, every)
@@ -81,7 +91,7 @@ def find_best(
         if stop() or search.gives_up:
             return None
         search.offer(device, load_us)
-    if search.gives_up or (not search.found and search.a_step_fits):
+    if search.gives_up or search.least_us > limit_us or (not search.found and search.a_step_fits):
         return None
     plans = search.plans
     if is_staged:
@@ -95,7 +105,7 @@ class _Search:
     def __init__(self, problem: Problem, rule: LoadRule, every: Placements) -> None:
         self._problem, self._rule, self._every = problem, rule, every
         self._counts_samples = samples_matter(problem, rule)
-        self._n_pipelines, self._least_us, self._bound_us = 0, np.inf, np.inf
+        self._n_pipelines, self.least_us, self._bound_us = 0, np.inf, np.inf
         self.found: list[tuple[float, Plan]] = []
         self.a_step_fits = False
 
@@ -113,7 +123,7 @@ class _Search:
     def is_over(self, load_us: float) -> bool:
         """Whether no placement with this load or more needs to be tried."""
         is_full = len(self.found) >= MOST_TIED and not self._counts_samples
-        return is_full or load_us > self._least_us * (1 + TIE)
+        return is_full or load_us > self.least_us * (1 + TIE)
 
     def offer(self, device: IntArray, load_us: float) -> None:
         """Keep a placement if it fits and is as good as the best one."""
@@ -131,12 +141,12 @@ class _Search:
         plan = replace(made, position=plan.position, policy=plan.policy, links=plan.links)
         value_us = max(load_us, pace_us)
         self.found.append((value_us, replace(plan, value_us=value_us, pace_us=pace_us)))
-        self._least_us = min(self._least_us, value_us)
+        self.least_us = min(self.least_us, value_us)
 
     def about_faster(self, apart: list[tuple[float, IntArray]], stop: Stop) -> str:
         """Say what the first placement that fits takes, if it is clearly less than the best."""
         for load_us, device in apart:
-            if not is_clearly_less(load_us, self._least_us) or stop() or self.gives_up:
+            if not is_clearly_less(load_us, self.least_us) or stop() or self.gives_up:
                 break
             schedule = self._every.fit(device)
             if schedule is not None and (
@@ -159,7 +169,7 @@ class _Search:
             if self._fits_at_its_load(lean):
                 return lean, 0.0
             plan = lean
-        most_us = self._least_us * (1 + TIE)
+        most_us = self.least_us * (1 + TIE)
         return plan, find_pace_us(problem, plan.device, rule, most_us=most_us, order=plan)
 
     def _fits_at_its_load(self, plan: Plan) -> bool:

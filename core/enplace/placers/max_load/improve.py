@@ -241,7 +241,14 @@ class _Improver:
     def _try_all(self, stop: Stop) -> bool:
         """Take the best of all plans of a small problem; return whether all were tried."""
         problem, prefers_contiguous = self.problem, self.prefers_contiguous
-        plans = find_best(problem, self.rule, stop, prefers_contiguous=prefers_contiguous)
+        known_us = self.plan.value_us if self.is_usable else None
+        plans = find_best(
+            problem,
+            self.rule,
+            stop,
+            prefers_contiguous=prefers_contiguous,
+            known_us=np.inf if known_us is None else known_us,
+        )
         if plans is None:
             return False
         if plans and (plans[0].bound_us or 0.0) < (plans[0].value_us or 0.0):  # it is slowed down
