@@ -241,7 +241,10 @@ class _Improver:
     def _try_all(self, stop: Stop) -> bool:
         """Take the best of all plans of a small problem; return whether all were tried."""
         problem, prefers_contiguous = self.problem, self.prefers_contiguous
-        known_us = self.plan.value_us if self.is_usable else None
+        is_known = self.fits and (
+            not prefers_contiguous or is_contiguous(problem, self.plan.device)
+        )
+        known_us = self.plan.value_us if is_known else None
         plans = find_best(
             problem,
             self.rule,
