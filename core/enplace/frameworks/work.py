@@ -102,13 +102,16 @@ def time_data_parallel(job: Message, values: Sequence[Message], do: Do, report: 
     case, it is only predicted.
     """
     from enplace.frameworks.jobs import data_parallel_job
+    from enplace.placers.alternatives import with_batch_of
     from enplace.placers.data_parallel import mirrored
 
     details = job.details
     profile = profile_from(values[0])
 
     def predicted(why_not: str) -> Facts:
-        shared = mirrored(problem_from(profile, details["problem"]))
+        problem, parts = problem_from(profile, details["problem"]), profile.measured.parts_of_batch
+        # A step has the whole batch, of which the profile may have one micro-batch.
+        shared = mirrored(with_batch_of(problem, parts) if parts > 1 else problem)
         if shared is None:
             return {"why_not": why_not, "predicted_us": None}
         return {"why_not": why_not, "predicted_us": shared.step_time_us, "about": shared.about}

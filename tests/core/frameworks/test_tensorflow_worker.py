@@ -3,6 +3,7 @@
 import signal
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 
@@ -71,6 +72,24 @@ def test_data_parallelism_of_many_ops_is_predicted_and_timed_on_request(
     else:
         assert "a copy of 3 ops for each device takes long" in found["why_not"]
         assert "predicted_us" in found
+
+
+def test_data_parallelism_beside_a_run_has_the_whole_batch_of_which_a_part_was_profiled(
+    monkeypatch,
+):
+    monkeypatch.setattr(work, "QUICK_OPS", 0)
+    profile = profile_of({"batch": 0, "product": 1000}, [("batch", "product", 8)])
+    profile = replace(profile, op_types=("IteratorGetNext", "MatMul"))
+    found = []
+    for source in ({}, {"cut_batch": 4}):
+        measured = replace(profile.measured, source=source, batch_shapes=((8, 2),))
+        problem = Problem(replace(profile, measured=measured), cluster_of(2))
+        plan = plan_of(problem, {"batch": 0, "product": 1})
+        request = RunRequest(MODEL, "cpu:2", 1, data_parallel="quick")
+        *values, job = run_job(request, problem, plan)
+        facts = work.time_data_parallel(job, values, lambda *_: Message(DONE, {}), ignore)
+        found.append(facts["predicted_us"])
+    assert found[1] == pytest.approx(4 * found[0], rel=0.02)  # but for the launch
 
 
 def test_output_of_libraries_and_children_is_kept_apart_from_messages(with_tensorflow):
