@@ -11,6 +11,7 @@ import numpy as np
 
 from enplace.errors import EnplaceError, PinConflictError
 from enplace.machine import simulate
+from enplace.machine.plan_words import name_ranges
 from enplace.names.groups import Grouping
 from enplace.readers.constraints import constrain as constrain_by_name
 from enplace.text import count
@@ -167,12 +168,23 @@ def describe(project: OpenProject, constraint: Constraint) -> str:
     if (OP in kind.roles and not len(first)) or (kind.roles == (OP, OP) and not len(then)):
         name = next(kind.ends(constraint.rows, OP))
         return f"{name}, for another graph"  # switched off there
-    what = project.describe(first.tolist())
+    what = _named(project, first.tolist())
     if kind.roles == (OP, OP):
         groups = np.unique(project.grouping.group[[*first, *then]])
         inside = f" of {project.grouping.names[groups[0]]}" if len(groups) == 1 else ""
         return kind.phrase.format(what.removesuffix(inside), project.describe(then.tolist()))
     return kind.phrase.format(*kind.texts(constraint.rows[0], lambda _: what, where))
+
+
+def _named(project: OpenProject, ops: list[int]) -> str:
+    """Name ops so that rows of the list read unlike: of many groups, the first."""
+    if len(ops) == project.problem.profile.n_ops:
+        return "everything"
+    what, grouping = project.describe(ops), project.grouping
+    if not what.endswith(" groups"):
+        return what
+    names = name_ranges(grouping, np.unique(grouping.group[ops]).tolist())
+    return " and ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} more"
 
 
 def device_in(constraint: Constraint) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from enplace.errors import CancelledError, PlanError
 from enplace.machine import simulate
-from enplace.placing.incumbents import BestSchedule, best_among
+from enplace.placing.incumbents import GIVEN, BestSchedule, best_among
 from enplace.placing.options import PlaceOptions
 from enplace.placing.repair import try_relief
 from enplace.placing.settle import by_placed_rank, natural_position, position_by_start, settle
@@ -20,9 +20,6 @@ from enplace.values.schedule import Schedule
 
 MEMORY_SHARES = (1.0, 0.85, 0.7, 0.55)
 """Shares of the memory that candidates are made for; smaller shares only if nothing fits."""
-
-GIVEN = "the plan given"
-"""How a search reports the plan that it began from, as if a part of the search had found it."""
 
 
 def arranged(problem: Problem, device: IntArray, position: IntArray, method: str) -> Iterator[Plan]:

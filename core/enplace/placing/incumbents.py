@@ -31,6 +31,9 @@ CLOSE_ENOUGH = 0.002
 PROVEN_GAP = 1e-5
 """Relative difference to the bound that counts as zero, because solvers round."""
 
+GIVEN = "the plan given"
+"""How a search reports the plan that it began from, as if a part of the search had found it."""
+
 BETTER = 1e-9
 """Share by which another objective must fall to count as better, so that rounding errors do not."""
 
@@ -56,10 +59,11 @@ def report_plan(
     engine: str = "",
 ) -> None:
     """Report a better plan, or else a better bound and what proved it."""
+    what = "a better plan" if plan else "a better bound"
     options.progress(
         Progress(
             options.seconds,
-            "a better plan" if plan else "a better bound",
+            GIVEN if engine == GIVEN else what,
             incumbent=plan,
             objective_us=objective_us,
             bound_us=bound_us,

@@ -84,7 +84,7 @@ def test_each_kind_is_described_in_a_few_words(grouped):
     assert [describe(grouped.project, each) for each in listed(grouped)] == [
         "layer 0 on GPU 1",
         "layer 2 off GPU 1",
-        "2 groups together",
+        "layer 1 and layer 2 together",
         "layer 1 before op_0 of layer 2",
     ]
 
@@ -377,7 +377,7 @@ CLOSE = Constraint("stay-close", (((("a", "GPU:0"), ("b", "GPU:0"), ("c", "GPU:1
 def test_a_limit_of_changes_is_listed_and_an_edit_beyond_it_is_refused(chain):
     chain.add_constraints(chain.problem.constrained(stay_close=[(HOME, 1)]))
     assert listed(chain) == [CLOSE]
-    assert describe(chain.project, CLOSE) == "3 groups as in a plan, but for 1 of the ops"
+    assert describe(chain.project, CLOSE) == "everything as in a plan, but for 1 of the ops"
     assert chain.place([0], 1)
     refused = []
     chain.failed.connect(refused.append)

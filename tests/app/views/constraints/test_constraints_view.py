@@ -76,7 +76,7 @@ def tick(pane, row):
 def test_each_row_says_what_it_asks_and_what_it_costs(pane):
     assert rows(pane) == [
         "c on GPU 1, 1 op, −0.021 ms without it",
-        "2 groups together, 2 ops, −0.012 ms without it",
+        "a and b together, 2 ops, −0.012 ms without it",
     ]
     assert pane.list.isVisible()
     assert not pane.empty.isVisible()
@@ -120,7 +120,7 @@ def test_a_click_on_the_check_mark_switches_a_constraint_off_and_on(pane, docume
     tick(pane, 0)
     assert document.problem.pins == {}
     settle(pane, qtbot)
-    assert rows(pane)[0].startswith("2 groups together, 2 ops, ")
+    assert rows(pane)[0].startswith("a and b together, 2 ops, ")
     assert rows(pane)[1] == "c on GPU 1, 1 op, off"
     tick(pane, 1)
     assert document.problem.pins == {2: 1}
@@ -285,7 +285,7 @@ def test_constraints_are_copied_as_text(pane, qtbot):
     heads, first, second = QGuiApplication.clipboard().text().split("\n")
     assert heads == "constraint\tops\tstep time"
     assert first == "c on GPU 1\t1 op\t−0.021 ms without it"
-    assert second.startswith("2 groups together\t2 ops")
+    assert second.startswith("a and b together\t2 ops")
     pane.list.setCurrentRow(0)
     QTest.keyClick(pane.list, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
     assert QGuiApplication.clipboard().text() == f"{heads}\n{first}"

@@ -329,6 +329,7 @@ def test_a_search_continues_from_a_given_plan():
     again = place(problem, "enplace", options=options).plan
     reached = simulate(problem, start).makespan_us
     assert (reports[0].objective_us, reports[0].engine) == (reached, "the plan given")
+    assert reports[0].message == "the plan given"  # and not a better one
     assert "the plan given" not in [progress.engine for progress in reports[1:]]
     assert simulate(problem, again).makespan_us <= reached
 
