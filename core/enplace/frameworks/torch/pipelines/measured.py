@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -187,8 +189,19 @@ def run(folder: Path) -> None:
     os.replace(folder / f"{ANSWER.format(rank)}.part", folder / ANSWER.format(rank))
 
 
+def _end_with(parent: int) -> None:
+    """End this process when the one that started it is gone; ``torchrun`` makes it no group."""
+    while os.getppid() == parent:
+        time.sleep(LOOK_S)
+    os._exit(1)
+
+
+LOOK_S = 0.5
+
+
 def main() -> None:
     """Run, and leave a line that says why where that fails."""
+    threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     folder = Path(sys.argv[1])
     with open(folder / OUTPUT.format(os.environ["RANK"]), "wb") as file:
         for stream in (1, 2):

@@ -1,7 +1,10 @@
 """Tapes cut into stages, and pipelines of two processes; `make test-torch` runs them."""
 
-from contextlib import ExitStack
+import os
+import select
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -179,7 +182,7 @@ def test_what_is_no_pipeline_is_refused_in_a_line():
 
 
 SCRIPT = """
-import os, sys
+import os, sys, threading
 import torch
 from torch import nn
 
@@ -211,6 +214,12 @@ for step in range(12):
     optimizer.step()
     if "die" in sys.argv and step == 4 and os.environ.get("RANK") == "1":
         os.kill(os.getpid(), 9)
+    if "orphan" in sys.argv and step == 4 and "RANK" in os.environ:
+        with open(f"{__file__}.{os.environ['RANK']}", "w") as file:
+            file.write(str(os.getpid()))
+        torch.distributed.barrier()
+        os.kill(os.getppid(), 9)
+        threading.Event().wait()
 """
 
 
@@ -400,6 +409,18 @@ def test_where_a_process_dies_the_others_end_and_a_line_says_so(tmp_path):
     _, problem, plan, wanted, (profile, job) = pipeline(tmp_path, "1f1b", "die")
     with pytest.raises(WorkerError, match="process 1 of the pipeline was ended by SIGKILL"):
         run_pipeline(problem, plan, wanted, job, profile, None, ignore)
+
+
+def test_where_torchrun_is_killed_its_processes_end_too(tmp_path):
+    source, problem, plan, wanted, (profile, job) = pipeline(tmp_path, "1f1b", "orphan")
+    with pytest.raises(WorkerError, match="process 0 of the pipeline ended without a result"):
+        run_pipeline(problem, plan, wanted, job, profile, None, ignore)
+    for rank in range(2):
+        process = int(Path(f"{source.path}.{rank}").read_text())
+        with suppress(ProcessLookupError):
+            ended = os.pidfd_open(process)
+            assert select.select([ended], [], [], 60)[0]
+            os.close(ended)
 
 
 def test_pipelines_that_cannot_run_are_refused_before_anything_runs(tmp_path, monkeypatch):
