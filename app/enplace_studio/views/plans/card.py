@@ -137,7 +137,8 @@ class PlanCard(QAbstractButton):
             peak,
         ]
         first_words = [ESTIMATED] if is_estimated else []
-        first_words += [self._what_if] if self._what_if else []
+        if self._what_if:  # alone, so that nothing of it is cut
+            return [", ".join([*first_words, self._what_if]), *found]
         return [", ".join([*first_words, found[0]]), *found[1:]]
 
     def hasHeightForWidth(self) -> bool:

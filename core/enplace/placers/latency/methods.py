@@ -199,7 +199,7 @@ class _Plans:
         bound_us, proven = _prove(found, best.objective_us)
         plan = replace(
             plan,
-            bound_us=finite(bound_us),
+            bound_us=finite(bound_us) or None,  # 0 proves nothing
             proven=proven and self._same,
             rivals=Rivals(self._q),
         )
