@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from itertools import chain, islice
 from multiprocessing.process import BaseProcess
@@ -105,6 +106,9 @@ OF_STEPS = (
 )
 """What tells that a step is made."""
 
+MEND = ContextVar("mend", default="correct the script")
+"""What to do if a script fails."""
+
 
 def run_watched(source: Source, watch: Watching) -> None:
     """Run a script with an eye on its optimisers.
@@ -132,7 +136,7 @@ def run_watched(source: Source, watch: Watching) -> None:
             if not watch.has_step:
                 if why := explain(error) or why_missing(error):
                     raise LoadError(f"{failed_line(source, error)}: {why}") from None
-                mend = f"correct the script{watch.hint}"
+                mend = f"{MEND.get()}{watch.hint}"
                 why = why_failed(source, error, first_line(error), mend)
                 raise LoadError(why, True) from None
 

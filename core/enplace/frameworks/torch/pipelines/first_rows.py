@@ -8,17 +8,19 @@ to those of the micro-batches before it, so the steps here have gradients to add
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.optim import optimizer as hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
+from enplace.frameworks.torch.open.scripts import MEND
 from enplace.frameworks.torch.pipelines.batches import samples_in
 from enplace.frameworks.torch.pipelines.tape import rows_of
 
@@ -30,39 +32,56 @@ def first_rows(parts: int) -> Iterator[None]:
     Raises
     ------
     PipelineRefusedError
-        From a step whose batch has no such parts.
+        From the first step, if its batch has no such parts. Later ones run whole then.
     """
     following = _Following(parts)
-    with (
-        patch.object(torch.nn.Module, "__call__", following.called(torch.nn.Module.__call__)),
-        patch.object(torch.autograd, "backward", following.ended(torch.autograd.backward)),
-        # It would call the one above from within the mode, which could not end there.
-        patch.object(torch.Tensor, "backward", following.ended(torch.Tensor.backward)),
-    ):
-        try:
-            yield
-        finally:
-            following.end()
+    with ExitStack() as stack:
+        stack.callback(MEND.reset, MEND.set(MEND.get()))
+        stack.callback(following.end)
+        for owner, name, new in (
+            (torch.nn.Module, "__call__", following.called),
+            (torch.autograd, "backward", following.went_back),
+            # It would call the one above from within the mode, which could not be left there.
+            (torch.Tensor, "backward", following.went_back),
+        ):
+            stack.enter_context(patch.object(owner, name, new(getattr(owner, name))))
+        # The mode takes time, and optimisers read nothing of the batch.
+        stack.callback(hooks.register_optimizer_step_pre_hook(following.leave).remove)
+        stack.callback(hooks.register_optimizer_step_post_hook(following.enter).remove)
+        yield
+
+
+_MEND = (
+    "with --cut-batch {} its model gets and gives a part of each batch; let the line take any "
+    "number of samples, or leave --cut-batch out"
+)
 
 
 class _Following:
-    """Begins to cut where a model is called, and ends where the script goes backward."""
+    """Cuts all from where a model is called, and what meets that from where its gradients are."""
 
     def __init__(self, parts: int) -> None:
         self._parts = parts
         self._mode: _FirstRows | None = None
+        self._has_cut = self._is_on = self._goes_back = False
         self._sums = WeakIdKeyDictionary()
 
     def called(self, usual: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(usual)
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             trains = module.training and torch.is_grad_enabled()
-            if self._mode or not trains or not any(True for _ in module.parameters()):
+            is_within = self._goes_back or (self._mode and self._mode.is_ahead)
+            if is_within or not trains or not any(True for _ in module.parameters()):
                 return usual(module, *args, **kwargs)
+            self.end()
             samples = samples_in((args, kwargs))
+            if self._has_cut and samples % self._parts:  # the rest of the data
+                return usual(module, *args, **kwargs)
             self._mode = _FirstRows(module, samples, rows_of(samples, self._parts))
+            self._has_cut = True
+            MEND.set(_MEND.format(self._parts))
             args, kwargs = self._mode.cut((args, kwargs))  # before it is on
-            self._mode.__enter__()
+            self.enter()
             try:
                 return usual(module, *args, **kwargs)
             except BaseException:
@@ -71,18 +90,21 @@ class _Following:
 
         return call
 
-    def ended(self, usual: Callable[..., Any]) -> Callable[..., Any]:
+    def went_back(self, usual: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(usual)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if self._mode is None:
+            if self._goes_back or self._mode is None or not self._mode.is_ahead:
                 return usual(*args, **kwargs)
             model = self._mode.model
-            self.end()
+            self.leave()
             self._begin_sums(model)
+            self._goes_back = True
             try:
                 return usual(*args, **kwargs)
             finally:
                 self._make_sums(model)
+                self._goes_back = self._mode.is_ahead = False
+                self.enter()
 
         return backward
 
@@ -100,25 +122,38 @@ class _Following:
                 if each.grad is None and each in self._sums:
                     each.grad = self._sums[each].zero_()
 
-    def end(self) -> None:
-        if self._mode is not None:
+    def enter(self, *_: Any) -> None:
+        if self._mode is not None and not self._is_on:
+            self._mode.__enter__()
+            self._is_on = True
+
+    def leave(self, *_: Any) -> None:
+        if self._mode is not None and self._is_on:
             self._mode.__exit__(None, None, None)
-            self._mode = None
+            self._is_on = False
+
+    def end(self) -> None:
+        self.leave()
+        self._mode = None
 
 
 class _FirstRows(TorchFunctionMode):
-    """Cuts what comes from outside and has a row for each sample; anything made of that is cut."""
+    """Cuts what comes from outside and has a row for each sample; anything made of that is cut.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+    is_ahead : bool
+        Whether the step has not gone backward. After that, only what is of the batch is cut, and
+        what meets it, such as to count right answers; other data has as many rows by chance.
+    """
 
     def __init__(self, model: torch.nn.Module, samples: int, rows: int) -> None:
         super().__init__()
         self.model, self._samples, self._rows = model, samples, rows
-        self._stays = WeakIdKeyDictionary()
-        self._note((*model.parameters(), *model.buffers()))
-
-    def _note(self, values: Any) -> None:
-        self._stays.update(
-            dict.fromkeys((v for v in tree_leaves(values) if isinstance(v, torch.Tensor)), True)
-        )
+        self.is_ahead = True
+        self._stays, self._of_batch = WeakIdKeyDictionary(), WeakIdKeyDictionary()
+        _add(self._stays, (*model.parameters(), *model.buffers()))
 
     def cut(self, values: Any) -> Any:
         """Return values with the first rows of each tensor of the batch."""
@@ -129,12 +164,35 @@ class _FirstRows(TorchFunctionMode):
         if not is_tensor or value.shape[0] != self._samples or value in self._stays:
             return value
         part = value[: self._rows]
-        self._note(part)
+        _add(self._stays, part)
+        _add(self._of_batch, (value, part))
         return part
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        out = func(*self.cut(args), **self.cut(kwargs or {}))
-        self._note(out)
+        kwargs = kwargs or {}
+        is_of_batch = any(map(self._is_of_batch, tree_leaves((args, kwargs))))
+        if is_of_batch or self.is_ahead:
+            args, kwargs = self.cut((args, kwargs))
+        out = func(*args, **kwargs)
+        if is_of_batch or self.is_ahead:
+            _add(self._stays, out)
+        if is_of_batch:
+            _add(self._of_batch, out)
         return out
+
+    def _is_of_batch(self, value: Any) -> bool:
+        """Whether a value has rows of the batch: some that were cut, or made of such."""
+        rows = (self._rows, self._samples)
+        return (
+            isinstance(value, torch.Tensor)
+            and value in self._of_batch
+            and (value.dim() > 0 and value.shape[0] in rows)
+        )
+
+
+def _add(known: WeakIdKeyDictionary, values: Any) -> None:
+    known.update(
+        dict.fromkeys((v for v in tree_leaves(values) if isinstance(v, torch.Tensor)), True)
+    )

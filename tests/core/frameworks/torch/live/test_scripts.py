@@ -939,3 +939,52 @@ def test_a_step_on_one_micro_batch_has_the_same_ops_on_fewer_samples(tmp_path):
     assert (part.batch_shapes, whole.batch_shapes) == (((16, 32),), ((32, 32),))
     with pytest.raises(PipelineRefusedError, match="micro-batches of one size"), first_rows(7):
         record(source)
+
+
+ACCURACY = """
+    with torch.no_grad():
+        guesses = out.argmax(1)
+        right = (guesses == y).sum().item() / y.size(0)
+        right += guesses.eq(y.view(1, -1).expand_as(guesses[None])).float().mean().item()
+"""
+CLASSIFIER = f"""
+import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+optimizer = torch.optim.Adam(model.parameters(), foreach=True)
+for step in range(6):
+    x, y = torch.randn(16, 8), torch.randint(0, 4, (16,))
+    optimizer.zero_grad()
+    out = model(x)
+    nn.functional.cross_entropy(out, y).backward()
+    optimizer.step()
+{ACCURACY}
+    assert all(s["exp_avg"].shape == p.shape for p, s in optimizer.state.items())
+"""
+FOREACH = {"_foreach_lerp_", "_foreach_addcdiv_", "_foreach_addcmul_"}
+
+
+def test_a_script_counts_right_answers_of_a_micro_batch_after_its_step(tmp_path):
+    rest = "6 if step == 2 else 16"
+    text = CLASSIFIER.replace("randn(16", f"randn({rest}").replace("(16,)", f"({rest},)")
+    source = script(tmp_path, text)
+    with first_rows(4):
+        found = record(source)
+    assert found.batch_shapes == ((4, 8),)
+    updates = [kind for kind in kinds(found) if kind[0] in FOREACH]
+    assert updates == [kind for kind in kinds(record(source)) if kind[0] in FOREACH]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("right +=", "torch.zeros(32, 4)[:16] = out\n        right +="),
+        ("out = model(x)", "out = model(x).view(16, 4)"),
+    ],
+)
+def test_a_script_that_needs_whole_batches_is_told_to_leave_out_the_cut(tmp_path, old, new):
+    source = script(tmp_path, CLASSIFIER.replace(old, new))
+    why = r"line \d+: .*; with --cut-batch 4 its .*, or leave --cut-batch out$"
+    with pytest.raises(LoadError, match=why), first_rows(4):
+        record(source)
+    record(source)
