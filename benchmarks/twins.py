@@ -36,7 +36,7 @@ from enplace.values.profile import FloatArray, IntArray, Profile, make_profile
 
 SECONDS, QUICK_S, TRIES = 10.0, 1.0, 40
 
-SIDE_BY_SIDE = 4
+SIDE_BY_SIDE = 3
 """How many twins are solved at once: the limit is one of CPU time, so they may share the cores."""
 
 
