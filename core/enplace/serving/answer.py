@@ -98,11 +98,38 @@ class Serving:
         """What to give to each program that can hold the split, by its name."""
         from enplace.frameworks.registry import exporters
 
-        return {
+        found = {
             title: exporters()[name].text(self.result) + self._more(name)
             for name, title in PROGRAMS.items()
             if not self.why_not[title]
         }
+        if self._lacks_bytes and (accelerate := PROGRAMS["device-map"]) in found:
+            placed = self._with_disk(json.loads(found[accelerate]))
+            found[accelerate] = f"{json.dumps(placed, indent=2)}\n"
+        return found
+
+    @property
+    def _lacks_bytes(self) -> int:
+        """Weights of the host, which takes the first layers, that its memory cannot hold."""
+        if self.served.split[0].device != self.machine.host:
+            return 0
+        return max(0, self.served.stage_bytes[0].weights - self.served.spare_bytes[0])
+
+    def _with_disk(self, placed: Mapping[str, int | str]) -> dict[str, int | str]:
+        """Return a device map with what the host cannot hold on the disk: its last layers."""
+        profile = self.result.schedule.problem.measured_profile
+        ops: dict[str, set[str]] = {module: set() for module in placed}
+        for path, op in profile.measured.config["parameters"].items():
+            while path not in ops:
+                path = path.rpartition(".")[0]
+            ops[path].add(op)
+        found, lacks = dict(placed), self._lacks_bytes
+        of_host = [module for module, device in placed.items() if device == "cpu"][::-1]
+        for module in sorted(of_host, key=lambda each: not _stem(each).endswith(".")):
+            if lacks > 0:
+                found[module] = "disk"
+                lacks -= sum(int(profile.persistent_bytes[profile.index[op]]) for op in ops[module])
+        return found
 
     @cached_property
     def short_commands(self) -> dict[str, str]:
@@ -191,11 +218,15 @@ class Serving:
                 f"The cards do not hold it: the host computes {count(first.n_layers, 'layer')} "
                 f"from its memory, which is slow."
             )
-            lacks = self.served.stage_bytes[0].weights - self.served.spare_bytes[0]
-            if lacks > 0:
+            if lacks := self._lacks_bytes:
                 found.append(
                     f"Of their weights, {size(lacks)} do not fit there and are read from the disk."
                 )
+                if not self.why_not[PROGRAMS["device-map"]]:
+                    found.append(
+                        'In the map for accelerate they are on "disk": give from_pretrained an '
+                        "offload_folder, too."
+                    )
         value = attrgetter("alone_us" if self.objective == LATENCY_PER_TOKEN else "token_us")
         fitting = [value(each) for each in self.others.values() if each.fits]
         if min(fitting, default=math.inf) < value(self.served) * (1 - ROUNDING):

@@ -62,6 +62,20 @@ def test_each_program_gets_its_own_words(mixed):
     assert device_map["model.layers.79"] == device_map["lm_head"] == int(order[-1])
 
 
+def test_what_the_host_cannot_hold_is_on_the_disk_for_accelerate():
+    found = ep.plan_serving("llama-3-70b", "rtx-3060,cpu:16GiB", context=4096)
+    device_map = json.loads(found.commands["accelerate"])
+    places = list(dict.fromkeys(device_map.values()))
+    assert places == ["cpu", "disk", 0]
+    layer_gib = found.decoder.n_bytes / 2**30 / 82
+    assert sum(each == "disk" for each in device_map.values()) == pytest.approx(
+        107 / layer_gib, abs=2
+    )
+    assert any("offload_folder" in note for note in found.notes)
+    enough = ep.plan_serving("llama-3-70b", "rtx-3060,cpu:256GiB", context=4096)
+    assert "disk" not in enough.commands["accelerate"] + " ".join(enough.notes)
+
+
 def test_what_is_pasted_for_accelerate_is_the_same_map(mixed):
     text = mixed.pasted().partition("accelerate:\n")[2].partition("\n}\n")[0]
     names = {}
