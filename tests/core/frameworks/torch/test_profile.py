@@ -10,6 +10,7 @@ from enplace.frameworks.torch.measure.measure import estimated_profile, measured
 from enplace.frameworks.torch.measure.profile import graph_of
 from enplace.frameworks.torch.step import (
     GRADIENT,
+    INPUT,
     PARAMETER,
     STATE,
     RecordedOp,
@@ -139,6 +140,38 @@ def test_what_clips_one_gradient_belongs_to_its_parameter():
     profile = estimate(read_step("tied"))
     norm = next(n for n in profile.op_names if n.startswith("update/blocks_0/up/weight/_foreach"))
     assert profile.scopes[profile.index[norm]] == "update/blocks_0/up"
+
+
+def with_averages(step):
+    """Return a step that begins as averages of two parameters follow the step before."""
+    n_ops, n_bytes = len(step.ops), 4096
+    owners = ("0.weight", "2.weight")
+    at = [next(n for n, e in enumerate(step.storages) if (e.role, e.owner) == (PARAMETER, owner))
+          for owner in owners]  # fmt: skip
+    first = len(step.storages)
+    averages = [
+        RecordedOp(
+            "_foreach_lerp_", "", INPUT, OpPass.FORWARD, -1, 0.5,
+            ((first + n, n_bytes), (each, n_bytes)), (first + n,), work=Work(n_bytes=n_bytes),
+        )
+        for n, each in enumerate(at)
+    ]  # fmt: skip
+    storages = [replace(e, first=e.first + 2 * (e.first >= 0), last=e.last + 2)
+                for e in step.storages]  # fmt: skip
+    storages += [Storage(n_bytes, "cpu", -1, n_ops + 2)] * 2
+    return replace(step, ops=(*averages, *step.ops), storages=tuple(storages))
+
+
+def test_averages_that_follow_the_step_before_are_updates_beside_their_parameters():
+    plain, step = read_step("mlp"), with_averages(read_step("mlp"))
+    profile, without = estimate(step), estimate(plain)
+    for path in ("0", "2"):
+        update = profile.index[f"update/{path}/weight/_foreach_lerp_"]
+        weight = profile.index[f"{path}/weight"]
+        assert np.isfinite(profile.time_us[update, 0])
+        assert profile.colocation[update] == profile.colocation[weight]
+        before = without.persistent_bytes[without.index[f"{path}/weight"]]
+        assert profile.persistent_bytes[weight] == before + 4096
 
 
 def test_a_tensor_is_held_until_it_was_freed():

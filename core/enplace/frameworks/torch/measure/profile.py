@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from enplace.frameworks.torch.measure.costs import Costs
+from enplace.frameworks.torch.measure.loading import told_apart
 from enplace.frameworks.torch.names import UniqueNames, scope_of, scope_of_module
 from enplace.frameworks.torch.record.op_kinds import ALLOCATES, FREE, kind_of
 from enplace.frameworks.torch.step import (
@@ -122,6 +123,7 @@ class StepGraph:
 
 def graph_of(step: Step, costs: Costs) -> StepGraph:
     """Make the graph of a step."""
+    step = told_apart(step)
     merged = _merged_updates(step)
     made = _Builder(step, costs, merged).build()
     while knotted := _on_cycles(made.nodes, made.edges):
@@ -278,7 +280,8 @@ class _Builder:
         Those that ops read are inputs.
         """
         ops, kept = self.step.ops, self._kept_gradients
-        begin = next((n for n, op in enumerate(ops) if op.place == MODULE), len(ops))
+        calls = (op.place == MODULE and op.pass_ == OpPass.FORWARD for op in ops)
+        begin = next((n for n, is_call in enumerate(calls) if is_call), len(ops))
         read = {s for op in ops if not op.is_view for s, _ in op.reads}
         # A parameter of a recurrent layer may lie in the storage of another.
         beside = {owner.rpartition(".")[0]: owner for owner in held}
@@ -423,11 +426,12 @@ class _Builder:
         return usual if variable is None else self.nodes[variable].device
 
     def _scope(self, op: RecordedOp) -> tuple[str, str]:
-        """Return an op's scope and, if it is about one gradient, the parameter's own name."""
+        """Return an op's scope and, if it updates one parameter's own, the parameter's name."""
         if op.pass_ == OpPass.UPDATE:
-            owners = {self.step.storages[s].owner for s, _ in op.reads} - {""}
-            if len(owners) == 1:
-                return _update_scope(*owners)
+            for touched in (op.writes, dict(op.reads)):
+                owners = {self.step.storages[s].owner for s in touched} - {""}
+                if len(owners) == 1:
+                    return _update_scope(*owners)
         return scope_of(op), ""
 
     def _begin_step(self, op: RecordedOp) -> None:

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import wraps
 from itertools import groupby
+from traceback import walk_stack
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -241,7 +242,7 @@ class _Answers(TorchDispatchMode):
         self._source = source
         self._asked: Counter[str] = Counter()
         self.masks = Masks(self.known)
-        self.guesses = Guesses(lambda: self._take("1", self._line()))
+        self.guesses = Guesses(lambda: self._decide("1", self._line()))
         self._taken: defaultdict[str, dict[str, None]] = defaultdict(dict)
 
     def about(self) -> Iterator[str]:
@@ -291,8 +292,13 @@ class _Answers(TorchDispatchMode):
             answer = 1.0 if asked.dtype.is_floating_point else 1
             decides = self._is_condition(line)
         if decides:
-            self._take(str(answer).lower().removesuffix(".0"), line)
+            self._decide(str(answer).lower().removesuffix(".0"), line)
         return answer
+
+    def _decide(self, answer: str, line: str) -> None:
+        """Note what a condition goes by, unless a library has it: nobody can change that one."""
+        if not _is_of_library():
+            self._take(answer, line)
 
     def _take(self, answer: str, line: str) -> None:
         """Note that a line goes by values that are taken to be something."""
@@ -370,6 +376,15 @@ _ASKS = (_aten._local_scalar_dense.default, _aten.equal.default, _aten.allclose.
 
 MOST_ASKED = 50_000
 """A line of a script asks for the values of fewer tensors, in loops over its data for example."""
+
+
+def _is_of_library() -> bool:
+    """Return whether an installed library, other than PyTorch, runs what asks."""
+    for frame, _ in walk_stack(None):
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(("enplace.", "torch.")):
+            return name != "__main__" and "-packages" in frame.f_code.co_filename
+    return False
 
 
 def _nonzero(tensor: torch.Tensor) -> torch.Tensor:

@@ -427,6 +427,18 @@ def test_an_estimate_names_the_line_that_compares_what_it_asked_for_before(tmp_p
         assert says in note
 
 
+@pytest.mark.parametrize("asked", ["check(x)", "(x > 1).any() and True"])
+def test_an_estimate_names_no_line_for_a_condition_inside_of_a_library(tmp_path, asked):
+    library = tmp_path / "site-packages" / "asks.py"
+    library.parent.mkdir()
+    library.write_text("def check(x):\n    return x * 2 if (x > 1).any() and x.mean() > 0 else x\n")
+    text = LOOP.replace("import sys", f"import sys\nsys.path.append({str(library.parent)!r})")
+    text = text.replace("import torch\n", "import torch\nfrom asks import check\n", 1)
+    text = text.replace("    optimizer.zero_grad()", f"    optimizer.zero_grad(); {asked}")
+    about = record_on_fake_tensors(script(tmp_path, text), ignore).about
+    assert bool(about) == ("check" not in asked)
+
+
 def test_what_pytorchs_own_layers_fill_is_no_kernel_of_others(tmp_path):
     notes = profile_of(script(tmp_path, PACKED)).measured.notes
     assert not [note for note in notes if "does not dispatch" in note]
@@ -988,3 +1000,79 @@ def test_a_script_that_needs_whole_batches_is_told_to_leave_out_the_cut(tmp_path
     with pytest.raises(LoadError, match=why), first_rows(4):
         record(source)
     record(source)
+
+
+BESIDE = """
+import copy
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+model = nn.Sequential(nn.Embedding(50, 64), nn.Flatten(), nn.Linear(256, 8), nn.BatchNorm1d(8))
+optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+data, extra, penalty = torch.randint(0, 50, (64, 4)), torch.zeros(()), 0.0
+{before}
+for step in range(4):
+    x, y = data[:16], torch.randn(16, 8)
+    {first}
+    (((model(x) - y) ** 2).mean() + penalty).backward()
+    optimizer.step()
+    {last}
+"""
+
+
+def of_beside(tmp_path, before="", first="optimizer.zero_grad()", last=""):
+    source = script(tmp_path, BESIDE.format(before=before, first=first, last=last))
+    step = record_on_fake_tensors(source, ignore).step
+    return estimated_profile("model", step, GPUS["h100"], Measurement())
+
+
+AVERAGE = {
+    "before": "average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))",
+    "last": "optimizer.zero_grad(); average.update_parameters(model)",
+    "first": "",
+}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        {},
+        AVERAGE,
+        AVERAGE | {"last": "average.update_parameters(model)", "first": "optimizer.zero_grad()"},
+        {"first": "optimizer.zero_grad(False)"},
+        {"first": "optimizer.zero_grad(); penalty = sum((p**2).sum() for p in model.parameters())"},
+        {"first": "optimizer.zero_grad(); y = y + model[2].bias.detach() + model[3].running_mean"},
+        {"first": "optimizer.zero_grad(); extra = torch.ones(3, requires_grad=True); "
+         "penalty = (extra * data[:3, 0]).sum()"},
+        {"before": "target = copy.deepcopy(model)",
+         "first": "optimizer.zero_grad(); y = y + target(x).detach()",
+         "last": "[p.data.lerp_(q.data, 0.1) for p, q in zip(target.parameters(), "
+         "model.parameters())]"},
+    ],
+)  # fmt: skip
+def test_ops_of_an_estimate_that_share_a_device_run_on_one_kind_of_it(tmp_path, lines):
+    profile = of_beside(tmp_path, **lines)
+    runs = np.isfinite(profile.time_us)
+    for group in np.unique(profile.colocation):
+        of_group = profile.colocation == group
+        assert runs[of_group].all(axis=0).any(), np.array(profile.op_names)[of_group]
+
+
+@pytest.mark.parametrize("is_by_hand", [False, True])
+def test_an_average_of_a_parameter_is_part_of_it_and_so_is_its_update(tmp_path, is_by_hand):
+    by_hand = {
+        "before": "means = [p.detach().clone() for p in model.parameters()]",
+        "last": "[m.mul_(0.9).add_(p.detach(), alpha=0.1) "
+        "for m, p in zip(means, model.parameters())]",
+        "first": "optimizer.zero_grad()",
+    }
+    profile, plain = of_beside(tmp_path, **by_hand if is_by_hand else AVERAGE), of_beside(tmp_path)
+    kind = "add_" if is_by_hand else "_foreach_lerp_"
+    update = profile.index[f"update/2/weight/{kind}"]
+    weight = profile.index["2/weight"]
+    assert profile.op_passes[update] == OpPass.UPDATE
+    assert profile.colocation[update] == profile.colocation[weight]
+    held = plain.persistent_bytes[plain.index["2/weight"]]
+    assert profile.persistent_bytes[weight] == held + 4 * 8 * 256
+    assert not any(name.startswith("input/") and kind in name for name in profile.op_names)
