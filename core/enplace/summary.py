@@ -189,17 +189,20 @@ def _pipeline_numbers(result: Result) -> dict[str, Any]:
     }
 
 
-def _pipeline_lines(problem: Problem, found: PipelineSchedule | None) -> list[list[str]]:
+def _pipeline_lines(schedule: Schedule, found: PipelineSchedule | None) -> list[list[str]]:
     """Show what the fullest device holds with its samples in flight."""
+    import numpy as np
+
     from enplace.machine.pipelines.pipeline import fullest_device
 
     if found is None:
         return []
-    fullest = fullest_device(problem, found)
+    problem, most_bytes = schedule.problem, np.maximum(schedule.peak_bytes, found.peak_bytes)
+    fullest = fullest_device(problem, most_bytes)
     device, samples = problem.cluster.devices[fullest], found.in_flight[fullest]
     where = f"of {size(device.capacity_bytes)} on {device.label}"
     where += f", with {count(samples, 'sample')} in flight"
-    return [["most memory in the pipeline", size(float(found.peak_bytes[fullest])), where]]
+    return [["most memory in the pipeline", size(float(most_bytes[fullest])), where]]
 
 
 def _replicas(schedule: Schedule) -> dict[str, Any]:
@@ -327,7 +330,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     lines += [["replicas", "", listed(names)] for names in _replicas(schedule).get("replicas", [])]
     lines += _layer_lines(schedule, whole)
     pipeline = fill_pipeline(problem, plan)
-    lines += _pipeline_lines(problem, pipeline)
+    lines += _pipeline_lines(schedule, pipeline)
     lines += _step_lines(result, others.expert)
     sent = float((schedule.transfer_finish_us - schedule.transfer_start_us).sum())
     sent_size = size(float(schedule.transfer_bytes.sum()))

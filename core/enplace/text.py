@@ -142,7 +142,9 @@ def shows_tie(change: float) -> bool:
 
 
 def change_text(change: float) -> str:
-    """Show the change of a time from another: ``−19.8 %``; :data:`AS_FAST` for a tie."""
+    """Show the change of a time from another: ``−19.8 %``, ``129 times``; or :data:`AS_FAST`."""
+    if change >= 9:
+        return f"{change + 1:,.0f} times"
     return AS_FAST if shows_tie(change) else percent(change, signed=True)
 
 

@@ -107,6 +107,11 @@ def test_a_number_from_a_file_is_finite_or_none(value, found):
     assert text.finite(value) == found
 
 
+def test_a_change_to_many_times_as_long_is_shown_in_times():
+    shown = [text.change_text(change) for change in (0.0, 8.5, 128.239, 12000)]
+    assert shown == [text.AS_FAST, "+850.0 %", "129 times", "12,001 times"]
+
+
 def test_changes_between_times_add_up_as_shown():
     levels, changes = text.ms_changes([1040.0, 2090.0, 2149.0])
     assert levels == ["1.0 ms", "2.1 ms", "2.1 ms"]

@@ -345,7 +345,7 @@ class MeasuredRun(Frozen):
 
     @property
     def why_no_replicas(self) -> str:
-        """Why data parallelism was not timed; empty if it was."""
+        """Why data parallelism was not timed; empty if it was, or if the framework's never is."""
         why_not = self.facts.get("data_parallel", {}).get("why_not")
         return f"Data parallelism was not timed: {why_not}." if why_not else ""
 
@@ -353,7 +353,7 @@ class MeasuredRun(Frozen):
     def about_replicas(self) -> str:
         """Why data parallelism was not timed, and what its prediction assumes; empty if it was."""
         about = self.facts.get("data_parallel", {}).get("about", "")
-        return f"{self.why_no_replicas} {about}".strip() if self.why_no_replicas else ""
+        return f"{self.why_no_replicas} {about}".strip()
 
     @property
     def predicted_replicas_us(self) -> float:

@@ -100,7 +100,7 @@ def name_ranges(grouping: Grouping, groups: Sequence[int]) -> list[str]:
         if len(run) > 1 and begin and end:
             until = end.group(3) or end.group(2)
             name = f"{name.removesuffix(first)}{begin.group(1)}{begin.group(2)}–{until}"
-        names.append(name)
+        names.append(f"{name} ops" if re.search(r"\bother$", name) else name)
     return names
 
 

@@ -152,9 +152,10 @@ def _facts(result: Result) -> Iterator[str]:
         f"{ms(path.waiting_us)} waiting",
     )
     if pipeline is not None:
-        fullest = fullest_device(schedule.problem, pipeline)
+        most_of_all = np.maximum(schedule.peak_bytes, pipeline.peak_bytes)
+        fullest = fullest_device(schedule.problem, most_of_all)
         samples = count(pipeline.in_flight[fullest], "sample")
-        most = size(float(pipeline.peak_bytes[fullest]))
+        most = size(float(most_of_all[fullest]))
         yield fact(most, f"most memory in the pipeline, with {samples} in flight")
         if schedule.fits and not fits_in(schedule.problem, pipeline):
             role, fits = "bad", "does not fit with its samples in flight"

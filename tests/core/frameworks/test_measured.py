@@ -73,6 +73,8 @@ def test_data_parallelism_that_was_not_timed_is_predicted():
     text = describe_run(make_run(facts=facts)[1], "gpu:2")
     assert re.search(r"data parallel +0\.025 ms +predicted, not timed", text)
     assert "Data parallelism was not timed: it takes long." in text
+    never = {"data_parallel": {**facts["data_parallel"], "why_not": "", "about": "It is even."}}
+    assert make_run(facts=never)[1].about_replicas == "It is even."
 
 
 @pytest.mark.parametrize(

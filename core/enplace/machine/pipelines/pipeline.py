@@ -512,9 +512,9 @@ def fullest_share(problem: Problem, found: PipelineSchedule) -> float:
     return float((found.peak_bytes / problem.cluster.capacity_bytes).max())
 
 
-def fullest_device(problem: Problem, found: PipelineSchedule) -> int:
+def fullest_device(problem: Problem, peak_bytes: IntArray) -> int:
     """Return the device whose memory is needed by the largest share."""
-    return int((found.peak_bytes / problem.cluster.capacity_bytes).argmax())
+    return int((peak_bytes / problem.cluster.capacity_bytes).argmax())
 
 
 def fits_in(problem: Problem, found: PipelineSchedule) -> bool:

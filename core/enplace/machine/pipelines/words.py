@@ -151,7 +151,7 @@ def describe_pipelines(problem: Problem, plan: Plan, found: Sequence[PipelineSch
     columns = ["samples", "all of them", "mean per sample", "once full"]
     rows = [[*columns, "fullest device", "peak memory", ""]]
     for each in found:
-        fullest = fullest_device(problem, each)
+        fullest = fullest_device(problem, each.peak_bytes)
         peak = int(each.peak_bytes[fullest])
         rows.append(
             [
