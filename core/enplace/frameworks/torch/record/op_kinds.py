@@ -59,10 +59,11 @@ _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split
 
 
 def kind_of(op: RecordedOp) -> OpKind:
-    """Return what an op does; one in place does what the other does."""
+    """Return what an op does; one in place, or on lists, does what the other does."""
     if op.pass_ == OpPass.UPDATE and op.writes:
         return OpKind.UPDATE
-    name = op.kind.rstrip("_") if not op.kind.startswith("_") else op.kind
+    name = op.kind.removeprefix("_foreach_")
+    name = name if name.startswith("_") else name.rstrip("_")
     if name in ("convolution", "cudnn_convolution", "_convolution"):
         return OpKind.GROUPED_CONV if op.grouped else OpKind.CONV
     return _KIND_OF.get(name, OpKind.OTHER)

@@ -1076,3 +1076,21 @@ def test_an_average_of_a_parameter_is_part_of_it_and_so_is_its_update(tmp_path, 
     held = plain.persistent_bytes[plain.index["2/weight"]]
     assert profile.persistent_bytes[weight] == held + 4 * 8 * 256
     assert not any(name.startswith("input/") and kind in name for name in profile.op_names)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        "SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.01)",
+        "SGD(model.parameters(), 0.1)",
+    ],
+)
+def test_updates_have_the_same_flops_in_an_estimate_as_measured(tmp_path, optimizer):
+    text = LOOP.replace("Adam(model.parameters(), 1e-3)", optimizer)
+    source = script(tmp_path, text)
+    estimated = record_on_fake_tensors(source, ignore).step
+    estimated = estimated_profile("model", estimated, GPUS["h100"], Measurement())
+    measured = profile_of(source)
+    update = "update/0/weight/SGD"
+    expected = pytest.approx(measured.flops[measured.index[update]])
+    assert estimated.flops[estimated.index[update]] == expected
