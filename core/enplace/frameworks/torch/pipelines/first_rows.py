@@ -83,10 +83,12 @@ class _Following:
             args, kwargs = self._mode.cut((args, kwargs))  # before it is on
             self.enter()
             try:
-                return usual(module, *args, **kwargs)
+                out = usual(module, *args, **kwargs)
             except BaseException:
                 self.end()
                 raise
+            self._mode.is_in_model = False
+            return out
 
         return call
 
@@ -143,6 +145,9 @@ class _FirstRows(TorchFunctionMode):
     Attributes
     ----------
     model : torch.nn.Module
+    is_in_model : bool
+        Whether the model is being called. What is made from nothing beside it, such as labels that
+        the script draws, is part of the batch; what the model makes is its own.
     is_ahead : bool
         Whether the step has not gone backward. After that, only what is of the batch is cut, and
         what meets it, such as to count right answers; other data has as many rows by chance.
@@ -151,7 +156,7 @@ class _FirstRows(TorchFunctionMode):
     def __init__(self, model: torch.nn.Module, samples: int, rows: int) -> None:
         super().__init__()
         self.model, self._samples, self._rows = model, samples, rows
-        self.is_ahead = True
+        self.is_in_model = self.is_ahead = True
         self._stays, self._of_batch = WeakIdKeyDictionary(), WeakIdKeyDictionary()
         _add(self._stays, (*model.parameters(), *model.buffers()))
 
@@ -172,24 +177,21 @@ class _FirstRows(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        is_of_batch = any(map(self._is_of_batch, tree_leaves((args, kwargs))))
+        given = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+        is_of_batch = any(map(self._is_of_batch, given))
         if is_of_batch or self.is_ahead:
             args, kwargs = self.cut((args, kwargs))
         out = func(*args, **kwargs)
-        if is_of_batch or self.is_ahead:
+        if is_of_batch or (self.is_ahead and (given or self.is_in_model)):
             _add(self._stays, out)
         if is_of_batch:
             _add(self._of_batch, out)
         return out
 
-    def _is_of_batch(self, value: Any) -> bool:
+    def _is_of_batch(self, value: torch.Tensor) -> bool:
         """Whether a value has rows of the batch: some that were cut, or made of such."""
         rows = (self._rows, self._samples)
-        return (
-            isinstance(value, torch.Tensor)
-            and value in self._of_batch
-            and (value.dim() > 0 and value.shape[0] in rows)
-        )
+        return value in self._of_batch and value.dim() > 0 and value.shape[0] in rows
 
 
 def _add(known: WeakIdKeyDictionary, values: Any) -> None:

@@ -976,10 +976,17 @@ for step in range(6):
 FOREACH = {"_foreach_lerp_", "_foreach_addcdiv_", "_foreach_addcmul_"}
 
 
-def test_a_script_counts_right_answers_of_a_micro_batch_after_its_step(tmp_path):
+DRAWN = "torch.randint(0, 4, ({},))"
+
+
+@pytest.mark.parametrize("draws_later", [False, True])
+def test_a_script_counts_right_answers_of_a_micro_batch_after_its_step(tmp_path, draws_later):
     rest = "6 if step == 2 else 16"
-    text = CLASSIFIER.replace("randn(16", f"randn({rest}").replace("(16,)", f"({rest},)")
-    source = script(tmp_path, text)
+    text = CLASSIFIER.replace("randn(16", f"randn({rest}")
+    if draws_later:
+        text = text.replace(f", {DRAWN.format(16)}", ", None")
+        text = text.replace("out = model(x)", f"out, y = model(x), {DRAWN.format(rest)}")
+    source = script(tmp_path, text.replace("(16,)", f"({rest},)"))
     with first_rows(4):
         found = record(source)
     assert found.batch_shapes == ((4, 8),)
