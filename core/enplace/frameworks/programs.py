@@ -115,7 +115,7 @@ def why_failed(
     if refused := redirect.why_refused(error):
         return f"{place}: {refused}"
     reason = ": ".join(filter(None, (type(error).__name__, line)))
-    mend = usual_mend
+    mend = "correct the script" if isinstance(error, SyntaxError) else usual_mend
     if isinstance(error, OSError) and error.errno == errno.EROFS:
         mend = _NOT_WRITABLE
     elif isinstance(error, subprocess.CalledProcessError) and redirect.refuses:

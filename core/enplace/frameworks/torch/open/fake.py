@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -118,6 +119,9 @@ def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
             read = _read(name, answers)
             for kind in (torch.Tensor, FakeTensor):  # which may have another
                 stack.enter_context(patch.object(kind, name, read))
+        for owner in (torch.Tensor, torch.UntypedStorage):
+            refused = _refuse_address(owner.data_ptr, answers)
+            stack.enter_context(patch.object(owner, "data_ptr", refused))
         if not torch.cuda.is_available():
             mode = stack.enter_context(_OnTheHost())
             again = _checkpoint(checkpoint.checkpoint, mode)
@@ -199,6 +203,25 @@ def _item(answers: _Answers) -> Any:
         return usual(self) if is_known else answers.guesses.guess(usual(self))
 
     return item
+
+
+def _refuse_address(usual: Any, answers: _Answers) -> Any:
+    """Refuse to tell a script where a tensor's content is; libraries compare such addresses."""
+
+    @wraps(usual)
+    def data_ptr(self: Any) -> int:
+        storage = self.untyped_storage() if isinstance(self, torch.Tensor) else self
+        asker = sys._getframe(1)
+        name = asker.f_globals.get("__name__", "")
+        is_library = name.startswith("torch.") or "-packages" in asker.f_code.co_filename
+        if storage.device.type == "meta" and not is_library:
+            raise LoadError(
+                f"{answers._line()}: it asks for the address of a tensor's content, which a tensor "
+                f"of an estimate has not; profile it on a device without --estimate"
+            )
+        return int(usual(self))
+
+    return data_ptr
 
 
 _NUMPY: dict[torch.dtype, Any] = {

@@ -930,6 +930,13 @@ def test_an_estimate_goes_by_the_conditions_that_a_step_has(tmp_path, more, n_li
     assert sum(len(re.findall(r"\d+", each.partition(":")[0])) for each in fake.about) == n_lines
 
 
+@pytest.mark.parametrize("asked", ["data_ptr()", "untyped_storage().data_ptr()"])
+def test_an_estimate_has_no_address_for_a_kernel_outside_pytorch(tmp_path, asked):
+    source = script(tmp_path, f"import torch\nprint(torch.randn(4).{asked})\n")
+    with pytest.raises(LoadError, match=r"train\.py, line 2: it asks for the address"):
+        record_on_fake_tensors(source, ignore)
+
+
 def test_a_loop_that_waits_for_a_value_ends_in_an_estimate(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[record_on_fake_tensors.__module__], "MOST_ASKED", 100)
     text = "import torch\nwhile torch.randn(4).mean() > -10:\n    pass\n"
