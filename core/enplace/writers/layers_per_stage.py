@@ -16,7 +16,7 @@ import numpy as np
 from enplace.errors import PlanError
 from enplace.names.whole import LayerChain, find_chain
 from enplace.text import count, listed
-from enplace.values.arrays import IntArray
+from enplace.values.arrays import FloatArray, IntArray
 from enplace.values.result import Result
 from enplace.values.splits import rewriting
 from enplace.writers.registry import Write, exporter
@@ -116,7 +116,8 @@ def _with_ends(result: Result, chain: LayerChain, stages: Sequence[Stage]) -> li
 def _misplaced(result: Result, ops: IntArray, end: str, wanted: int) -> PlanError:
     """Say that an end of the model is not where the layers beside it are."""
     profile = result.schedule.problem.measured_profile
-    op = int(ops[np.nanmin(profile.time_us[ops], axis=1).argmax()])
+    away = ops[result.plan.device[ops] != wanted]
+    op = int(away[_shares(result, away).argmax()])
     label = _labels(result)
     return PlanError(
         f"'{profile.scopes[op] or profile.op_names[op]}' is on {label[result.plan.device[op]]}, "
@@ -125,12 +126,18 @@ def _misplaced(result: Result, ops: IntArray, end: str, wanted: int) -> PlanErro
 
 
 def _home(result: Result, ops: IntArray) -> int | None:
-    """Return the device that computes longest on some ops; None without ops."""
+    """Return the device that has most of the weights of some ops; None without ops."""
     if not len(ops):
         return None
-    time_us = np.nanmin(result.schedule.problem.measured_profile.time_us[ops], axis=1)
-    devices = result.plan.device[ops]
-    return int(np.bincount(devices, weights=time_us + 1e-9).argmax())
+    return int(np.bincount(result.plan.device[ops], weights=_shares(result, ops)).argmax())
+
+
+def _shares(result: Result, ops: IntArray) -> FloatArray:
+    """Return the bytes of each op's variables; without any, the times decide."""
+    profile = result.schedule.problem.measured_profile
+    time_us = np.nanmin(profile.time_us[ops], axis=1)
+    shares: FloatArray = profile.persistent_bytes[ops] + 1e-6 * time_us + 1e-12
+    return shares
 
 
 def _labels(result: Result) -> list[str]:

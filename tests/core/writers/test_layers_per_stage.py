@@ -17,13 +17,13 @@ FORMS = ("vllm", "megatron", "deepspeed", "llama-cpp")
 USUAL = ("embed", *(f"h_{layer}" for layer in range(6)), "norm", "head")
 
 
-def result_of(on, scopes=USUAL, n_gpus=3):
+def result_of(on, scopes=USUAL, n_gpus=3, persistent=None):
     """Place a chain of one op for each scope, and its gradients, on GPUs; 9 is the CPU."""
     names = [f"{scope}/op" for scope in scopes]
     names += [f"gradients/{scope}/op" for scope in reversed(scopes)]
     times = {name: 1.0 if "h_" in name else 2.0 for name in names}
     edges = [(a, b, 4) for a, b in pairwise(names)]
-    profile = profile_of(times, edges, cpu=dict.fromkeys(names, 5.0))
+    profile = profile_of(times, edges, cpu=dict.fromkeys(names, 5.0), persistent=persistent)
     problem = Problem(profile, cluster_of(n_gpus, cpu_lanes=1))
     host = problem.cluster.cpus[0]
     device = [host if at == 9 else at for at in map(int, on)]
@@ -129,6 +129,13 @@ def test_llama_cpp_moves_layers_that_are_out_of_turn_by_name():
 def test_what_is_no_pipeline_is_refused_in_a_line(on, why):
     result = result_of(on)
     assert re.search(why, exporters()["vllm"].why_not(result))
+
+
+def test_the_end_of_a_model_is_where_its_weights_are():
+    scopes = ("tokens", "positions", *USUAL[1:])
+    result = result_of("1000011111", scopes, persistent={"tokens/op": 9, "positions/op": 1})
+    why = "'tokens' is on GPU 1, but the first layers are on GPU 0; pin it there"
+    assert why in exporters()["megatron"].why_not(result)
 
 
 def test_a_divided_layer_is_refused_by_name():
