@@ -14,7 +14,7 @@ shift
 (($#)) || set -- bookworm trixie
 pip=(${PYTHON:-.venv/bin/python} -m pip)
 mirror=$(apt-get indextargets --format '$(SITE) $(RELEASE) $(COMPONENT)' | awk '$3 == "main" { print $1; exit }')
-trap 'umount -q "$root/proc" "$root/dev/shm" 2>/dev/null; rm -rf --one-file-system "$root"' EXIT
+trap 'umount -q "$root/proc" "$root/dev/shm" 2>/dev/null || true; rm -rf --one-file-system "$root"' EXIT
 
 in_root() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 "$@"; }
 as_user() { in_root runuser -u tester -- "$@"; }
