@@ -38,7 +38,7 @@ class Gpu:
     speed : float
         Its speed in the bundled clusters; times of a profile are those of a GPU of speed 1.
     memory_bytes : int
-        Of the card as it is usually sold.
+        Of the card as it is usually sold, without what error correction takes where it is on.
     bytes_per_us : float
         Memory bandwidth.
     plain_flops_per_us : float
@@ -62,7 +62,7 @@ def _gpu(title: str, speed: float, gib: float, gb_s: float, plain: float, **matr
     return Gpu(title, speed, int(gib * (1 << 30)), gb_s * 1e3, plain * 1e6, matrix_us)
 
 
-def _card(title: str, gib: int, gb_s: float, plain: float, *peaks: float) -> Gpu:
+def _card(title: str, gib: float, gb_s: float, plain: float, *peaks: float) -> Gpu:
     """Take the peaks of TF32, float16, float8 and int8; its speed is its bandwidth's share."""
     matrix = dict(zip((F32, F16, F8, I8), peaks, strict=True))
     return _gpu(title, round(gb_s / 4800, 2), gib, gb_s, plain, float64=plain / 32, **matrix)
@@ -81,11 +81,11 @@ GPUS = {
     "v100": _gpu(
         "V100", 0.3, 16, 900, 15.7, float64=7.8, float32=15.7, float16=125, float8=125, int8=62.8
     ),
-    "l40s": _card("L40S", 48, 864, 91.6, 183, 362, 733, 733),
-    "l4": _card("L4", 24, 300, 30.3, 60, 121, 242, 242),
-    "t4": _card("T4", 16, 320, 8.1, 8.1, 65, 65, 130),
-    "a10": _card("A10", 24, 600, 31.2, 62.5, 125, 125, 250),
-    "a40": _card("A40", 48, 696, 37.4, 74.8, 149.7, 149.7, 299.3),
+    "l40s": _card("L40S", 45, 864, 91.6, 183, 362, 733, 733),
+    "l4": _card("L4", 22.5, 300, 30.3, 60, 121, 242, 242),
+    "t4": _card("T4", 15, 320, 8.1, 8.1, 65, 65, 130),
+    "a10": _card("A10", 22.5, 600, 31.2, 62.5, 125, 125, 250),
+    "a40": _card("A40", 45, 696, 37.4, 74.8, 149.7, 149.7, 299.3),
     "rtx-a4000": _card("RTX A4000", 16, 448, 19.2, 38.3, 76.7, 76.7, 153.4),
     "rtx-a5000": _card("RTX A5000", 24, 768, 27.8, 55.6, 111.1, 111.1, 222.2),
     "rtx-a6000": _card("RTX A6000", 48, 768, 38.7, 77.4, 154.8, 154.8, 309.7),
@@ -100,7 +100,7 @@ GPUS = {
 }
 """NVIDIA's data sheets, dense peaks: of H200, H100 80 GB, A100 80 GB and V100 the SXM boards; of
 GeForce cards, matrix products that are summed up in float32. A GPU without float8 has its float16
-peak there."""
+peak there. Error correction takes a sixteenth of the memory of L40S, L4, T4, A10 and A40."""
 
 DEFAULT_GPU = "h200"
 """The GPU of the bundled profiles, which the speeds of the bundled clusters refer to."""

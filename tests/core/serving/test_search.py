@@ -158,15 +158,15 @@ def test_cards_at_different_places_are_of_different_kinds():
     machine = make_machine("l4,h100,l4,l4:20GiB,cpu:8GiB")
     assert [kind.devices for kind in machine.kinds] == [(0, 2), (1,), (3,)]
     assert machine.host == 4
-    assert [d.capacity_bytes // GIB for d in machine.cluster.devices] == [23, 79, 23, 19, 8]
+    assert [d.capacity_bytes // GIB for d in machine.cluster.devices] == [21, 79, 21, 19, 8]
 
 
 @pytest.mark.parametrize(
     ("cards", "counts"),
     [
         ("2*rtx-4090,cpu:128GiB", [11, 14, 55]),
-        ("h100,l40s,rtx-4090,cpu:512GiB", [26, 28, 14, 12]),
-        ("3*l40s,rtx-4090,cpu:512GiB", [19, 21, 21, 14, 5]),
+        ("h100,l40s:48GiB,rtx-4090,cpu:512GiB", [26, 28, 14, 12]),
+        ("3*l40s:48GiB,rtx-4090,cpu:512GiB", [19, 21, 21, 14, 5]),
     ],
 )
 def test_accelerates_split_is_that_of_accelerate(cards, counts):
