@@ -28,6 +28,7 @@ from enplace.placing.moves.steps import (
     by_key,
     by_price,
     elsewhere_step,
+    measure,
     new_stop_flag,
     order_by_start,
     restarting,
@@ -192,7 +193,7 @@ class PhasedSearch:
         best = self._best_for_blocks(self._states_on(level, []), LINKS[0])
         if self.is_tight:
             thrifty = (replace(state_of(level, p), thrifty=True) for p in self.plans)
-            best = min([best, *(_measure(each, LINKS[0]) for each in thrifty)], key=by_price)
+            best = min([best, *(measure(each, LINKS[0]) for each in thrifty)], key=by_price)
         found = [replace(best, makespan_us=np.inf, excess_bytes=UNKNOWN)] * THREADS
         goal = best.priced_us * PROMISING
         is_large, sweep_s = level.problem.profile.n_ops > FINE, MOVE_S * level.problem.n_units
@@ -284,7 +285,7 @@ class PhasedSearch:
         def best(*, ranked: bool, thrifty: bool = False) -> LevelPlan:
             plain = (LevelPlan(s.level, s.order, s.device) for s in states)
             ordered = (replace(s, ranked=ranked, thrifty=thrifty) for s in plain)
-            return min((_measure(each, links) for each in ordered), key=by_key)
+            return min((measure(each, links) for each in ordered), key=by_key)
 
         ranked, in_order = best(ranked=True), best(ranked=False)
         self.is_tight |= ranked.excess_bytes > 0
@@ -394,11 +395,6 @@ class PhasedSearch:
 
     def _is_over(self, end: float) -> bool:
         return self._left_s(end) <= 0.0
-
-
-def _measure(state: LevelPlan, links: str) -> LevelPlan:
-    """Simulate a state with its ops in the order in which blocks would move."""
-    return blocks_step(links, rounds=0)(state, 0, 1.0, new_stop_flag())
 
 
 def _is_near(state: LevelPlan, other: LevelPlan) -> bool:

@@ -220,6 +220,12 @@ def blocks_step(
     return step
 
 
+def measure(state: LevelPlan, links: str) -> LevelPlan:
+    """Simulate a state with its ops in the order in which blocks would move."""
+    unknown = replace(state, makespan_us=np.inf, excess_bytes=UNKNOWN)
+    return blocks_step(links, rounds=0)(unknown, 0, 1.0, new_stop_flag())
+
+
 def balance_step(sweeps: int, left_s: Callable[[], float] = lambda: np.inf) -> Step:
     """Make a step that anneals what a placement sends and how evenly it spreads the work.
 

@@ -16,13 +16,16 @@ import numpy as np
 
 from enplace.names.passes import scopes_by_pass
 from enplace.placing.moves import make_level
-from enplace.placing.moves.steps import UNKNOWN, LevelPlan, blocks_step, new_stop_flag, state_of
+from enplace.placing.moves.steps import LevelPlan, blocks_step, measure, new_stop_flag, state_of
 from enplace.placing.next_moves.edits import NONE, TOGETHER, Edit, by_rank, move, placed
 from enplace.placing.stop import Stop
 from enplace.values.arrays import IntArray
 from enplace.values.plan import runs_as_recorded
 from enplace.values.problem import STEP_TIME
 from enplace.values.schedule import Schedule
+
+LINKS = "priority"
+"""The policy of channels in the search."""
 
 FEW_OPS, MOST_WORSE = 5, 0.3
 """A move may make the plan worse for a while by the mean share of this many ops, and at most by
@@ -51,9 +54,9 @@ def moves_together(schedule: Schedule, stop: Stop) -> Iterator[Edit]:
     if plan.objective != STEP_TIME or problem.cluster.n_devices == 1:
         return
     level = make_level(problem, np.arange(n_ops))
-    start = _measured(state_of(level, plan))
+    start = measure(state_of(level, plan), LINKS)
     rounds = max(LEAST_ROUNDS, min(OP_ROUNDS // n_ops, MOST_ROUNDS))
-    step = blocks_step("priority", min(FEW_OPS / n_ops, MOST_WORSE), rounds)
+    step = blocks_step(LINKS, min(FEW_OPS / n_ops, MOST_WORSE), rounds)
     state, seed, fruitless = start, crc32(plan.device.tobytes()), 0
     while fruitless < PATIENCE and not stop():
         found = state
@@ -69,12 +72,6 @@ def moves_together(schedule: Schedule, stop: Stop) -> Iterator[Edit]:
             yield from _edits(schedule, state)
 
 
-def _measured(state: LevelPlan) -> LevelPlan:
-    """Simulate a state as blocks would be moved in it."""
-    unknown = replace(state, makespan_us=np.inf, excess_bytes=UNKNOWN)
-    return blocks_step("priority", rounds=0)(unknown, 0, 1.0, new_stop_flag())
-
-
 def _cut_back(found: LevelPlan, start: LevelPlan, stop: Stop) -> LevelPlan:
     """Take back what moved without much need: of a whole scope, or else of a unit."""
     problem, state = found.level.problem, found
@@ -88,7 +85,7 @@ def _cut_back(found: LevelPlan, start: LevelPlan, stop: Stop) -> LevelPlan:
             continue
         device = state.device.copy()
         device[moved] = start.device[moved]
-        trial = _measured(replace(state, device=device))
+        trial = measure(replace(state, device=device), LINKS)
         allowed_us = state.makespan_us + NEEDED * fair_us * len(moved)
         if trial.excess_bytes <= state.excess_bytes and trial.makespan_us <= allowed_us:
             state = trial
