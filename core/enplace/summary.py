@@ -170,8 +170,7 @@ def _objective_numbers(plan: Plan) -> dict[str, Any]:
 
 def _pipeline_numbers(result: Result) -> dict[str, Any]:
     """Return the memory of a plan with its samples in flight; empty if it is for no pipeline."""
-    from enplace.machine.pipelines.pipeline import fill_pipeline, fits_in
-    from enplace.machine.pipelines.words import device_loads_us
+    from enplace.machine.pipelines.pipeline import device_loads_us, fill_pipeline, fits_in
 
     problem = result.schedule.problem
     found = fill_pipeline(problem, result.plan)

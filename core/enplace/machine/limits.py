@@ -1,4 +1,4 @@
-"""What limits a step, its critical path; or a pipeline, its busiest device: by group and link."""
+"""What limits a step (its critical path) or a pipeline (its busiest device), by group and link."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from enplace.machine import CriticalPath, critical_path, simulate
 from enplace.machine.check_claims import check_claims
-from enplace.machine.pipelines.words import device_loads_us
+from enplace.machine.pipelines.pipeline import device_loads_us
 from enplace.names.groups import Grouping
 from enplace.values.arrays import FloatArray, IntArray
 from enplace.values.problem import THROUGHPUT
@@ -56,9 +56,9 @@ def limited_us(schedule: Schedule) -> float:
 
 
 def time_if_free(schedule: Schedule, limit: Limit) -> float:
-    """Find the plan's time again with a part that limits it for free: :func:`limited_us`.
+    """Return what :func:`limited_us` would be if a part that limits the plan took no time.
 
-    The ops take no time, or the link does not. Placement and order stay as they are, so this is
+    The ops take no time, or the link takes none. Placement and order stay as they are, so this is
     what the part itself costs, not what a new plan would gain. A time that gets longer, or shorter
     by next to nothing, counts as unchanged.
     """
@@ -88,16 +88,17 @@ def find_limits(schedule: Schedule, grouping: Grouping, most: int | None = None)
     a plan for throughput, sum what the busiest device computes for a sample.
     """
     if schedule.plan.objective == THROUGHPUT:
-        return _find_work(schedule, grouping)[:most]
-    path = critical_path(schedule)
-    part, ops = number_parts(schedule, grouping, path)
-    at = np.unique(part, return_inverse=True)[1]
-    limits = sum_parts(schedule, grouping, path, ops, at, path.finish_us - path.start_us)
+        limits = _sum_work(schedule, grouping)
+    else:
+        path = critical_path(schedule)
+        part, ops = number_parts(schedule, grouping, path)
+        at = np.unique(part, return_inverse=True)[1]
+        limits = sum_parts(schedule, grouping, path, ops, at, path.finish_us - path.start_us)
     return sorted(limits, key=lambda limit: -limit.time_us)[:most]
 
 
-def _find_work(schedule: Schedule, grouping: Grouping) -> list[Limit]:
-    """Sum the ops of the busiest device by group; longest first."""
+def _sum_work(schedule: Schedule, grouping: Grouping) -> list[Limit]:
+    """Sum the ops of the busiest device by group."""
     problem, plan = schedule.problem, schedule.plan
     has_ops = np.bincount(plan.device, minlength=problem.cluster.n_devices) > 0
     busiest = int(np.argmax(np.where(has_ops, device_loads_us(problem, plan), -1.0)))
@@ -108,7 +109,7 @@ def _find_work(schedule: Schedule, grouping: Grouping) -> list[Limit]:
         mine = ops[names == name]
         time_us = float((schedule.op_finish_us - schedule.op_start_us)[mine].sum())
         limits.append(Limit(name, time_us, tuple(mine.tolist()), device=busiest, where=where))
-    return sorted(limits, key=lambda limit: -limit.time_us)
+    return limits
 
 
 def number_parts(

@@ -125,9 +125,9 @@ def _limited(schedule: Schedule) -> str:
 def say_limits(schedule: Schedule, grouping: Grouping) -> list[str]:
     """Say what the time is made of, and what would shorten it most if it were free."""
     time_us, what = limited_us(schedule), _limited(schedule)
-    sentences = [_say_path(schedule)]
-    if schedule.plan.objective == THROUGHPUT:
-        sentences = [f"A sample leaves the pipeline every {ms(time_us)}."]
+    is_pipeline = schedule.plan.objective == THROUGHPUT
+    pace = f"A sample leaves the pipeline every {ms(time_us)}."
+    sentences = [pace if is_pipeline else _say_path(schedule)]
     for limit in find_limits(schedule, grouping, MOST_LIMITS):
         gain_us = time_us - time_if_free(schedule, limit)
         sending = "sending over " if limit.link is not None else ""

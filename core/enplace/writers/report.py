@@ -10,6 +10,7 @@ import numpy as np
 
 from enplace.machine import critical_path
 from enplace.machine.pipelines.pipeline import (
+    device_loads_us,
     fill_pipeline,
     fits_in,
     fullest_device,
@@ -18,7 +19,6 @@ from enplace.machine.pipelines.pipeline import (
 from enplace.machine.pipelines.words import (
     about_waiting,
     describe_pace,
-    device_loads_us,
     device_rows,
     lacking_in_flight,
     stage_rows,

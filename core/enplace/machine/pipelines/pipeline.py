@@ -31,6 +31,7 @@ from enplace.machine.pipelines.loads import (
     IN,
     OUT,
     add_up_parts_us,
+    pass_loads_us,
     transfer_parts_us,
 )
 from enplace.machine.pipelines.memory import Holds, find_holds, find_memory
@@ -545,6 +546,13 @@ def _times(
 def planned_rule(*plans: Plan) -> LoadRule:
     """Return the rule that the first of some plans was made for; the usual one if none has any."""
     return next(filter(None, (plan.load_rule for plan in plans)), USUAL)
+
+
+def device_loads_us(problem: Problem, plan: Plan) -> list[float]:
+    """Return how long each device works for a sample, by the rule of a plan."""
+    chosen = plan.device, planned_rule(plan), plan.replicas, plan.recompute
+    loads_us: list[float] = pass_loads_us(problem, *chosen).sum(axis=1).tolist()
+    return loads_us
 
 
 def step_rule(plan: Plan, n_samples: int) -> LoadRule:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
+from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import (
     EXCHANGED,
     ONCE_PER_STEP,
@@ -84,13 +84,6 @@ def device_rows(problem: Problem, found: PipelineSchedule) -> list[list[str]]:
             ]
         )
     return rows
-
-
-def device_loads_us(problem: Problem, plan: Plan) -> list[float]:
-    """Return how long each device works for a sample, by the rule of a plan."""
-    chosen = plan.device, planned_rule(plan), plan.replicas, plan.recompute
-    loads_us: list[float] = pass_loads_us(problem, *chosen).sum(axis=1).tolist()
-    return loads_us
 
 
 def _span(times_us: tuple[float, ...]) -> str:
