@@ -190,18 +190,16 @@ def _pipeline_numbers(result: Result) -> dict[str, Any]:
 
 def _pipeline_lines(schedule: Schedule, found: PipelineSchedule | None) -> list[list[str]]:
     """Show what the fullest device holds with its samples in flight."""
-    import numpy as np
-
-    from enplace.machine.pipelines.pipeline import fullest_device
+    from enplace.machine.pipelines.pipeline import fullest_device, most_bytes
 
     if found is None:
         return []
-    problem, most_bytes = schedule.problem, np.maximum(schedule.peak_bytes, found.peak_bytes)
-    fullest = fullest_device(problem, most_bytes)
+    problem, peak_bytes = schedule.problem, most_bytes(schedule)
+    fullest = fullest_device(problem, peak_bytes)
     device, samples = problem.cluster.devices[fullest], found.in_flight[fullest]
     where = f"of {size(device.capacity_bytes)} on {device.label}"
     where += f", with {count(samples, 'sample')} in flight"
-    return [["most memory in the pipeline", size(float(most_bytes[fullest])), where]]
+    return [["most memory in the pipeline", size(float(peak_bytes[fullest])), where]]
 
 
 def _replicas(schedule: Schedule) -> dict[str, Any]:

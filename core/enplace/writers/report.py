@@ -152,11 +152,11 @@ def _facts(result: Result) -> Iterator[str]:
         f"{ms(path.waiting_us)} waiting",
     )
     if pipeline is not None:
-        most_of_all = np.maximum(schedule.peak_bytes, pipeline.peak_bytes)
-        fullest = fullest_device(schedule.problem, most_of_all)
+        peak_bytes = most_bytes(schedule)
+        fullest = fullest_device(schedule.problem, peak_bytes)
         samples = count(pipeline.in_flight[fullest], "sample")
-        most = size(float(most_of_all[fullest]))
-        yield fact(most, f"most memory in the pipeline, with {samples} in flight")
+        about_memory = f"most memory in the pipeline, with {samples} in flight"
+        yield fact(size(float(peak_bytes[fullest])), about_memory)
         if schedule.fits and not fits_in(schedule.problem, pipeline):
             role, fits = "bad", "does not fit with its samples in flight"
     yield f'<div><b class="{role}">{fits}</b><span>memory</span></div>'
