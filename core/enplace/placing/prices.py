@@ -18,7 +18,7 @@ from itertools import permutations
 import numpy as np
 
 from enplace.text import ms
-from enplace.values.arrays import FloatArray, IntArray
+from enplace.values.arrays import FloatArray
 from enplace.values.cluster import Cluster
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
@@ -60,24 +60,12 @@ def price_us(problem: Problem) -> FloatArray:
     return price
 
 
-def sends_price_us(
-    problem: Problem, source: IntArray | Sequence[int], target: IntArray | Sequence[int]
-) -> float:
-    """Return what sends, one after another, may cost besides; the price in every comparison.
-
-    Parameters
-    ----------
-    source, target : int array or sequence of int, shape (n_sends,)
-        Device numbers.
-    """
-    return float(price_us(problem)[source, target].sum())
-
-
 def total_price_us(schedule: Schedule) -> float:
     """Return what the transfers of a plan may cost besides what is simulated.
 
-    Senders and receivers have the work, and devices work side by side: it is the price of all that
-    one device sends or receives, of the device with most. Between two devices, that is all of them.
+    Both ends have work with a transfer, and devices work side by side: what counts is the price of
+    all that one device sends and receives, for the device with the most. If only two devices
+    exchange tensors, that is the price of all transfers.
     """
     price, source, target = price_us(schedule.problem), schedule.transfer_from, schedule.transfer_to
     each = np.tile(price[source, target], 2)
@@ -85,9 +73,9 @@ def total_price_us(schedule: Schedule) -> float:
 
 
 def rounds_price_us(problem: Problem, devices: Sequence[int], n_rounds: int) -> float:
-    """Return what rounds may cost besides in which each of some devices sends to the next one."""
-    hops = permutations(devices, 2)
-    return n_rounds * max(sends_price_us(problem, [one], [other]) for one, other in hops)
+    """Return what rounds may cost besides, if in each, some devices all send to the next one."""
+    price = price_us(problem)
+    return n_rounds * float(max(price[hop] for hop in permutations(devices, 2)))
 
 
 def find_passed_over(note: str) -> str:
