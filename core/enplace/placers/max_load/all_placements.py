@@ -44,7 +44,7 @@ def find_best(
     stop: Stop,
     *,
     prefers_contiguous: bool,
-    known_us: float = np.inf,
+    known_us: float | None = None,
 ) -> list[Plan] | None:
     """Find the best of all plans that fit, and those that are as good.
 
@@ -66,8 +66,8 @@ def find_best(
     """
     if rule.replicate or rule.recompute or rule.two_level or rule.pipeline == "interleaved":
         return None
-    limit_us = known_us * (1 + TIE)
-    work_us = None if np.isinf(known_us) else work_per_sample_us(problem, rule.microbatches)
+    limit_us = np.inf if known_us is None else known_us * (1 + TIE)
+    work_us = None if known_us is None else work_per_sample_us(problem, rule.microbatches)
     every = Placements(problem, work_us, limit_us)
     if every.device is None:
         return None

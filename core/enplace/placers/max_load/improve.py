@@ -244,13 +244,12 @@ class _Improver:
         is_known = self.fits and (
             not prefers_contiguous or is_contiguous(problem, self.plan.device)
         )
-        known_us = self.plan.value_us if is_known else None
         plans = find_best(
             problem,
             self.rule,
             stop,
             prefers_contiguous=prefers_contiguous,
-            known_us=np.inf if known_us is None else known_us,
+            known_us=self.plan.value_us if is_known else None,
         )
         if plans is None:
             return False
