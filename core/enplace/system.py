@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import glob
 import os
 import sys
@@ -80,6 +79,8 @@ def waited_s() -> dict[str, float]:
 
 def give_back_memory() -> None:
     """Give freed memory back to the system, where glibc would keep it for later."""
+    import ctypes  # every command imports this module, and few need it
+
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, TypeError):  # another library; Windows
@@ -94,7 +95,7 @@ binding.initialize_native_target()
 binding.Target.from_default_triple().create_target_machine({}=sys.argv[1])
 """
 
-JUDGED = {
+_JUDGED = {
     "NUMBA_CPU_NAME": ("LLVM", _ASK_LLVM.format("cpu")),
     "NUMBA_CPU_FEATURES": ("LLVM", _ASK_LLVM.format("features")),
     "NUMBA_CACHE_LOCATOR_CLASSES": ("numba", "import enplace.placing.random_numbers"),
@@ -110,7 +111,7 @@ def check_compiler_settings() -> None:
     with suppress(ValueError):  # numba passes over what is no number
         if (n_threads := int(os.environ.get("NUMBA_NUM_THREADS", 1))) < 1:
             raise EnplaceError(f"NUMBA_NUM_THREADS={n_threads}: must be 1 or more; unset it")
-    for name, (judge, code) in JUDGED.items():
+    for name, (judge, code) in _JUDGED.items():
         if value := os.environ.get(name):
             import subprocess
 
