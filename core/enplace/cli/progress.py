@@ -31,7 +31,7 @@ EVERY_S = 5.0
 def progress_bar(
     methods: int,
 ) -> Iterator[tuple[Callable[[str], None], Callable[[Progress], None]]]:
-    """Show a bar for some methods; it begins anew after so many.
+    """Show a bar for some methods; after the last of them, it begins anew.
 
     Returns
     -------

@@ -242,9 +242,8 @@ def _columns(grouping: Grouping, rows: Sequence[list[int]]) -> dict[int, tuple[i
         labels = dict.fromkeys(grouping.labels[group] for groups in alike for group in groups)
         stems = [_label_key(label)[0] for label in labels]
         common = max(stems, key=lambda stem: (stems.count(stem), stem))
-        ordered = list(
-            labels
-        )  # in the order in which they run, which tells most about unlike scopes
+        # Labels are in the order in which they run, which tells most about unlike scopes.
+        ordered = list(labels)
         if len(set(stems)) == 1 or grouping.rows[alike[0][0]] not in grouping.opened:
             ordered.sort(key=lambda lb: (_label_key(lb)[0] == common, _label_key(lb)))
         for groups in alike:

@@ -45,7 +45,7 @@ PROGRAMS = {"vllm": "vLLM", "llama-cpp": "llama.cpp", "device-map": "accelerate"
 """Names of exporters, and of the programs that take what they write."""
 
 ROUNDING = 1e-9
-"""Splits whose times differ by a smaller share are as fast."""
+"""Splits whose times differ by less than this share are equally fast."""
 
 _TOKENS = re.compile(r"(\d{1,9})(k?)", re.IGNORECASE)
 
@@ -110,7 +110,7 @@ class Serving:
 
     @property
     def _lacks_bytes(self) -> int:
-        """Weights of the host, which takes the first layers, that its memory cannot hold."""
+        """Bytes of the host's layers, which are the first ones, that its memory cannot hold."""
         if self.served.split[0].device != self.machine.host:
             return 0
         return max(0, self.served.stage_bytes[0].weights - self.served.spare_bytes[0])

@@ -58,7 +58,7 @@ def find_halves(problem: Problem, plan: Plan, passes: IntArray | None = None) ->
 
 
 def _row_of(stages: Sequence[Stage]) -> list[int]:
-    """List the devices of forward stages, but for devices whose stages wait for none."""
+    """List the devices of forward stages, without devices that wait for no other stage."""
     waiting = {stage.devices[0] for stage in stages if stage.after}
     return [s.devices[0] for s in stages if s.of == FORWARD and s.devices[0] in waiting]
 

@@ -61,17 +61,18 @@ PHASES, BLOCK_PHASES = (0.35, 0.45, 0.55, 0.7, 0.85, 1.0), 3
 the first phase, the threads also start from plans other than the best."""
 
 BALANCE_PHASES: tuple[tuple[float, int], ...] = ((0.08, 150), (0.2, 300), (0.35, 600), (0.5, 1200))
-"""Share of the time at which each phase of balances ends, if there is one, and moves for each unit
-in it."""
+"""Share of the time at which each phase of balances ends, if there is one, and its sweeps: the
+moves for each unit."""
 
 MOVE_S, FULL_SWEEPS = 1e-6, 600
-"""Seconds that a move of a balance may take, and moves for each unit below which a phase is left
-out on a graph of more ops than :data:`FINE`: one long balance beats several hurried ones."""
+"""Seconds that a move of a balance may take, and the sweeps for which a phase must have time on a
+graph of more ops than :data:`FINE`: one long balance beats several hurried ones."""
 
 FEW_SWEEPS, HURRIED, LEAST_SWEEPS = 200, (0.8, 600), 10
-"""If there is no time for so many in any phase, only the last is left; for fewer than the first of
-these, a longer phase instead, because blocks do little there. With the last of these for each
-unit, a balance is still better than any list schedule."""
+"""If no phase has time for that, the last one is the only one. If it does not even have time for
+the first of these, it is replaced by the second, a longer phase, because moves of blocks gain
+little then. With the last of these, a balance still beats any list schedule; with fewer, there is
+none."""
 
 REPAIR_SHARE, SLACK = 0.3, 0.02
 """Share of the time for repairing the best balance, if it exceeds memory, and the share by which
@@ -336,9 +337,9 @@ class PhasedSearch:
         taken = 0
         while not stop[0] and (most is None or taken < most):
             taken += 1
-            seed = (
-                2 * self.options.seed + (self.n_phases * THREADS + thread << 16) + taken
-            ) % 2**32
+            number = (self.n_phases * THREADS + thread << 16) + taken
+            # A balance with an odd seed has a zone, so the user's seed must not change that.
+            seed = (2 * self.options.seed + number) % 2**32
             share = (self._spent - started) / max(end - started, 1e-9) if has_limit else 1.0
             found[thread] = step(found[thread], seed, share, stop)
 

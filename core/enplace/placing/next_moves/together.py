@@ -28,11 +28,12 @@ LINKS = "priority"
 """The policy of channels in the search."""
 
 FEW_OPS, MOST_WORSE = 5, 0.3
-"""A move may make the plan worse for a while by the mean share of this many ops, and at most by
-this share."""
+"""A move may make the step longer for a while: by the share that so many ops have of it in the
+mean, but by no more than this share."""
 
 MOST_ROUNDS, LEAST_ROUNDS, OP_ROUNDS = 400, 20, 2_000_000
-"""The moves of one step: this number divided by that of the ops, within these limits."""
+"""The most and the fewest moves in one step; within these limits, there are as many as the last
+number divided by the number of ops."""
 
 BURST, PATIENCE = 6, 3
 """Steps after which what is needless goes back; bursts without a gain after which to give up."""
@@ -95,7 +96,7 @@ def _cut_back(found: LevelPlan, start: LevelPlan, stop: Stop) -> LevelPlan:
 def _parts(
     state: LevelPlan, start: LevelPlan, scopes: tuple[str, ...] | None = None
 ) -> list[IntArray]:
-    """Group the ops that moved by where from, where to, and their units or the scopes of these."""
+    """Group the ops that moved by both devices, and by their units or the scopes of these."""
     problem = state.level.problem
     first = np.unique(problem.unit, return_index=True)[1].tolist()
     parts: dict[tuple[int, int, int | str], list[int]] = defaultdict(list)
@@ -107,7 +108,7 @@ def _parts(
 
 
 def _edits(schedule: Schedule, state: LevelPlan) -> Iterator[Edit]:
-    """Make the edits that lead to a state, with each order worth a try; then its parts."""
+    """Make the edits that lead to a state, one for each order worth a try; then its parts."""
     problem, plan = schedule.problem, schedule.plan
     ops = np.flatnonzero(state.device != plan.device)
     if not len(ops):
