@@ -218,7 +218,7 @@ def test_variables_that_only_the_optimiser_reads_are_its_states():
 def test_larger_cards_keep_what_is_known_of_their_speed(ways):
     assert any("as fast as now" in each.change.title for each in ways.rows)
     v100 = Device("GPU:0", "gpu", 16 << 30, 0.3)
-    title, n_bytes, speed = next(iter(larger_than(v100)))
+    title, n_bytes, speed = next(card for card in larger_than(v100) if card[1] >> 30 >= 24)
     assert (title.partition(" of ")[0], n_bytes >> 30) == ("RTX 4090", 24)
     assert speed == pytest.approx(0.21)
 
