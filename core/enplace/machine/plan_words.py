@@ -30,15 +30,8 @@ def say_where(schedule: Schedule, grouping: Grouping) -> list[str]:
     """Say for each device which groups run there, all or most of them, and which are divided."""
     shares = _shares(schedule, grouping)
     labels = [device.label for device in schedule.problem.cluster.devices]
-    sentences = []
-    for device, label in enumerate(labels):
-        share = shares[:, device]
-        whole = np.flatnonzero(share >= WHOLE).tolist()
-        most = np.flatnonzero((share >= MOST) & (share < WHOLE)).tolist()
-        told = [_some(name_ranges(grouping, whole))] if whole else []
-        told += [f"most of {_some(name_ranges(grouping, most))}"] if most else []
-        if told:
-            sentences.append(f"{label} runs {'; '.join(told)}.")
+    runs = [_say_shares(share, grouping, MOST, "most") for share in shares.T]
+    sentences = [f"{label} runs {what}." for label, what in zip(labels, runs, strict=True) if what]
     divided: dict[tuple[int, ...], list[int]] = {}
     for group in np.flatnonzero(shares.max(axis=1) < MOST).tolist():
         on = tuple(np.flatnonzero(shares[group] > 1 - WHOLE).tolist())
@@ -52,14 +45,16 @@ def say_where(schedule: Schedule, grouping: Grouping) -> list[str]:
 def say_forward(schedule: Schedule, grouping: Grouping) -> list[str]:
     """Name what each device runs forward, by groups, in words; one text for each device."""
     shares = _shares(schedule, grouping, ~backward_ops(schedule.problem))
-    texts = []
-    for share in shares.T:
-        whole = np.flatnonzero(share >= WHOLE).tolist()
-        part = np.flatnonzero((share > 1 - WHOLE) & (share < WHOLE)).tolist()
-        told = [_some(name_ranges(grouping, whole))] if whole else []
-        told += [f"parts of {_some(name_ranges(grouping, part))}"] if part else []
-        texts.append("; ".join(told))
-    return texts
+    return [_say_shares(share, grouping, 1 - WHOLE, "parts") for share in shares.T]
+
+
+def _say_shares(share: FloatArray, grouping: Grouping, least: float, part: str) -> str:
+    """Name the groups of which a device runs all, then those of which it runs the least or more."""
+    whole = np.flatnonzero(share >= WHOLE).tolist()
+    some = np.flatnonzero((share >= least) & (share < WHOLE)).tolist()
+    told = [_some(name_ranges(grouping, whole))] if whole else []
+    told += [f"{part} of {_some(name_ranges(grouping, some))}"] if some else []
+    return "; ".join(told)
 
 
 def _shares(schedule: Schedule, grouping: Grouping, counted: BoolArray | bool = True) -> FloatArray:
