@@ -104,7 +104,10 @@ def replicas_as_alternative(found: Replicas) -> Alternative:
 
 
 def with_batch_of(problem: Problem, factor: float) -> Problem:
-    """Return a problem with a batch ``factor`` times as large, which knows whose parameters are."""
+    """Return a problem with a batch ``factor`` times as large.
+
+    It keeps the measurement, which says to which module each parameter belongs.
+    """
     profile, measured = problem.measured_profile, problem.measured_profile.measured
     shapes = tuple((max(1, round(n * factor)), *rest) for n, *rest in measured.batch_shapes)
     measured = replace(measured, batch_shapes=shapes)
@@ -112,7 +115,7 @@ def with_batch_of(problem: Problem, factor: float) -> Problem:
 
 
 def per_sample(whole: Alternative, n: int) -> Alternative:
-    """Return what steps with all samples of a pipeline at once take for each of the ``n``."""
+    """Return the time and transfers per sample of a step that has all ``n`` samples at once."""
     about = f"A step with all {n} samples at once takes {whole.time}." if whole.time else ""
     return replace(
         whole,

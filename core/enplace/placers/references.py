@@ -63,7 +63,7 @@ def verdict(
     is_guess : bool
         Whether the time of data parallelism is a guess.
     price_us : float
-        What the plan's transfers may cost besides what was predicted, over links that nobody has
+        What the plan's transfers may cost besides what was predicted, over links that were never
         measured.
     passed_over : str
         A sentence about a plan that is faster by prediction, but whose transfers cost too much.

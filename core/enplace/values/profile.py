@@ -164,7 +164,7 @@ class Profile(Frozen):
     state_bytes: IntArray = column(
         "state_bytes",
         int,
-        "Of that memory, what an optimiser keeps beside the weights, in state_bits of measured.",
+        "How much of persistent_bytes is optimiser states, in numbers of measured.state_bits bits.",
         merge=Merge.SUM,
         cut=Cut.OWN,
         default=0,

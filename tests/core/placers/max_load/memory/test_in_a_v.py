@@ -27,7 +27,7 @@ RULE = LoadRule(pipeline="zbv")
 def chain(layers, n_gpus, capacity_bytes, hosts=0):
     """Return layers with times of both passes and of weights, and bytes that they send and keep.
 
-    With a host, that makes what the first and the last layer read.
+    A host, if there is one, makes what the first and the last layer read.
     """
     n = range(len(layers))
     names = [f"f{i}" for i in n] + [f"gradients/b{i}" for i in reversed(n)]
