@@ -39,7 +39,7 @@ from enplace_studio.widgets.tables import show_rows
 from enplace_studio.widgets.theme import theme
 
 SIZE, ASKED_WIDTH = (1120, 690), 290
-ROW_HEIGHT, TEXT_HEIGHT = 24, 118
+ROW_HEIGHT, TEXT_HEIGHT, MOST_TABLE_WIDTH = 24, 118, 520
 MODEL, FIRST_CARDS = "llama-3.1-8b", "rtx-4090,rtx-3060"
 CONTEXT, MOST_CONTEXT, MOST_REQUESTS = 4096, 131_072, 512
 PAUSE_MS = 120
@@ -218,9 +218,14 @@ class ServingDialog(QDialog):
                 item.setToolTip(text)
                 item.setTextAlignment(_side(column))
                 self.others.setItem(at, column, item)
-        high = self.others.horizontalHeader().height() + 2
-        high += sum(self.others.rowHeight(at) for at in range(len(rows)))
-        self.others.setFixedHeight(high)
+        header, frame = self.others.horizontalHeader(), 2 * self.others.frameWidth()
+        high = header.height() + sum(self.others.rowHeight(at) for at in range(len(rows)))
+        self.others.setFixedHeight(high + frame)
+        wide = sum(
+            max(self.others.sizeHintForColumn(at), header.sectionSizeHint(at))
+            for at in range(len(COLUMNS))
+        )
+        self.others.setMinimumWidth(min(wide + frame, round(MOST_TABLE_WIDTH * theme.scale)))
 
     def _show_text(self) -> None:
         if self.found is None:

@@ -96,3 +96,15 @@ def test_a_slider_keeps_its_number_when_its_end_changes(qtbot):
     assert slider.value == 4096
     slider.set_most(1024)
     assert slider.value == 1024
+
+
+def test_the_table_of_splits_cuts_no_text_of_five_cards(dialog):
+    dialog.model.setCurrentText("llama-3-70b-fp8")
+    dialog.cards.setText("rtx-4090,3*rtx-a5000,rtx-3060:12GiB")
+    answer(dialog)
+    dialog.grab()  # lays it out
+    table = dialog.others
+    wanted = [table.sizeHintForColumn(at) for at in range(table.columnCount())]
+    widths = [table.columnWidth(at) for at in range(table.columnCount())]
+    assert all(width >= least for width, least in zip(widths, wanted, strict=True))
+    assert sum(widths) <= table.viewport().width()
