@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from PySide6.QtCore import QRectF, QSize, QSizeF, Qt, Signal, SignalInstance
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QAbstractButton, QPushButton, QSizePolicy, QWidget
@@ -102,40 +104,33 @@ class PlanCard(QAbstractButton):
     def _links(self) -> tuple[QPushButton, ...]:
         return self.renew, self.go_on, self.make_fit
 
-    @property
+    @cached_property
     def notes(self) -> list[str]:
         """Texts for the second line, most important first; it shows as many as fit."""
-        schedule = self.entry.schedule
-        first = []
+        entry, schedule, run = self.entry, self.entry.schedule, self.entry.run
+        first = measured = ""
         if schedule.fits and self._gap is not None:
             # Other ways to split ops might be better than any plan with these.
-            is_best = self._gap <= PROVEN_GAP and not self.entry.plan.splits
-            first = [("optimal" if is_best else f"gap {percent(self._gap)}") + self._of_what]
-        if self.entry.plan.value_us is not None:
-            first = [f"one step {ms(schedule.makespan_us)}"]
-        unfit = [] if schedule.fits else [lack(schedule)]
-        full = list(filter(None, [full_text(schedule)]))
-        stale = [self.stale] if self.stale else []
-        run = self.entry.run
-        measured = []
+            is_best = self._gap <= PROVEN_GAP and not entry.plan.splits
+            first = ("optimal" if is_best else f"gap {percent(self._gap)}") + self._of_what
+        if entry.plan.value_us is not None:
+            first = f"one step {ms(schedule.makespan_us)}"
         if run is not None:
-            measured = ["ran on labels" if run.on_labels else f"measured {ms(run.step_time_us)}"]
-        remark = [self.entry.remark] if self.entry.remark else []
-        note = [self.entry.note] if self.entry.note else []
-        peak = f"peak {size(int(schedule.peak_bytes.max()))}"
-        is_estimated = run is None and schedule.problem.measured_profile.measured.estimated
+            measured = "ran on labels" if run.on_labels else f"measured {ms(run.step_time_us)}"
         found = [
-            *unfit,
-            *stale,
-            *remark,
-            *measured,
-            *first,
-            *full,
-            *filter(None, [rewriting(self.entry.plan.splits)]),
-            *note,
+            lack(schedule),
+            self.stale,
+            entry.remark,
+            measured,
+            first,
+            full_text(schedule),
+            rewriting(entry.plan.splits),
+            entry.note,
             f"{size(sent_bytes(schedule))} sent",
-            peak,
+            f"peak {size(int(schedule.peak_bytes.max()))}",
         ]
+        found = [*filter(None, found)]
+        is_estimated = run is None and schedule.problem.measured_profile.measured.estimated
         first_words = [ESTIMATED] if is_estimated else []
         if self._what_if:  # alone, so that nothing of it is cut
             return [", ".join([*first_words, self._what_if]), *found]
