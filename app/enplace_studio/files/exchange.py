@@ -80,11 +80,11 @@ class Exchange(Part):
     def exported(self, form: str, entry: PlanEntry) -> Callable[[], Result]:
         """Return a function for a thread, which makes what a file format shows of a plan."""
         project, known_us = self._document.project, self._known_us(entry)
-        exporter = exporters()[form]
-        model = None if project is None or entry.cluster is not None else project.model
-        notes = () if project is None else told_notes(project, entry)
-        opened = () if project is None else tuple(project.grouping.opened)
-        what_if = "" if model is None or project is None else what_if_text(*project.scale)
+        assert project is not None, "the plan is one of an open project"
+        exporter, is_here = exporters()[form], entry.cluster is None
+        model = project.model if is_here else None
+        what_if = what_if_text(*project.scale) if is_here else ""
+        notes, opened = told_notes(project, entry), tuple(project.grouping.opened)
 
         def make() -> Result:
             result = result_for(exporter, entry.schedule, model, known_us)

@@ -15,12 +15,7 @@ from PySide6.QtGui import (
     QWheelEvent,
 )
 
-from enplace.machine.pipelines.loads import (
-    COMPUTE,
-    IN,
-    OUT,
-    pass_loads_us,
-)
+from enplace.machine.pipelines.loads import COMPUTE, IN, OUT, pass_loads_us
 from enplace.machine.pipelines.pipeline import (
     EXCHANGED,
     Exchange,
