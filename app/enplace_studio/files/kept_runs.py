@@ -16,7 +16,7 @@ from enplace.values.profile import FloatArray
 
 _OF_PLAN = ("device", "position")
 _DIGITS = 3
-"""Decimals of times in µs; nobody measures picoseconds."""
+"""Decimals of times in µs; finer ones are noise."""
 
 
 def run_to_json(run: MeasuredRun) -> dict[str, Any]:

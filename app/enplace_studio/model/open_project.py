@@ -96,7 +96,7 @@ class Arrival:
         The cluster that it was made for, before scaling.
     asked : bool
         Whether the user asked for it. Every state of the history has it then; the reference, which
-        nobody asks for, belongs to the states with its cluster.
+        comes unasked, belongs to the states with its cluster.
     """
 
     entry: PlanEntry

@@ -24,7 +24,7 @@ def simulate_priced(problem: Problem, plan: Plan) -> Schedule:
 
 
 def simulate_changed(problem: Problem, plan: Plan) -> Schedule:
-    """Simulate a plan that somebody has changed: what was told of the one before is left out."""
+    """Simulate an edited plan, without what was told of the one before."""
     return simulate_priced(problem, replace(plan, subgraph=None))
 
 

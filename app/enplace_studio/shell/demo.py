@@ -51,7 +51,7 @@ def run_demo(folder: Path) -> int:
 
 @contextmanager
 def private_window(size: tuple[int, int]) -> Iterator[tuple[MainWindow, list[str]]]:
-    """Show a window whose settings and copies nobody else sees, and close it at the end.
+    """Show a window with private settings and copies, and close it at the end.
 
     Yields
     ------

@@ -32,7 +32,7 @@ def paint_hatching(
 
 
 def paint_notches(painter: QPainter, area: QRectF, ground: QColor, n: int) -> None:
-    """Cut notches into a bar or swatch; none where nobody could tell them apart."""
+    """Cut notches into a bar or swatch; none where they would run together."""
     pitch = area.height() / (n + 1)
     if pitch < _NEAREST:
         return

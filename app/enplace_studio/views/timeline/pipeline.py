@@ -175,8 +175,8 @@ class PipelineView(QWidget):
         texts.append(why_not_the_load(schedule, found))
         if broken:
             texts.append(
-                f"Not contiguous: {', '.join(names[d] for d in sorted(broken))}. What leaves such "
-                f"a device comes back to it, so it has several stages."
+                f"Not contiguous: {', '.join(names[d] for d in sorted(broken))}. Tensors that "
+                f"leave such a device come back to it, so it has several stages."
             )
         texts += [what_exceeds(schedule, found), about_waiting(found.kind)]
         self.message.setText(" ".join(filter(None, texts)))
