@@ -20,7 +20,6 @@ from unittest.mock import patch
 
 import torch
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves
 
 from enplace.errors import EnplaceError
 from enplace.files.reading import read_bytes
@@ -29,7 +28,7 @@ from enplace.frameworks.source import Source
 from enplace.frameworks.torch.open.whole import check_whole
 from enplace.frameworks.torch.record.modules import unwrapped
 from enplace.frameworks.torch.record.recording import EnoughError, Recorded, Recording, Wanted
-from enplace.frameworks.torch.record.storages import shape_of
+from enplace.frameworks.torch.record.storages import shape_of, tensors_in
 from enplace.frameworks.torch.record.timing import Clock
 from enplace.frameworks.torch.step import Step
 from enplace.text import listed
@@ -181,5 +180,5 @@ def _size_of(module: torch.nn.Module) -> int:
 
 def _shape_of(given: Any) -> tuple[int, ...]:
     """Return the shape by which calls are alike; a mask grows with each word, but few others do."""
-    shapes = [shape_of(each) for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
+    shapes = map(shape_of, tensors_in(given))
     return min(shapes, key=lambda each: torch.Size(each).numel(), default=())

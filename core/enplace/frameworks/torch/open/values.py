@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from enplace.frameworks.torch.record.recorder import given_tensors, name_of
+from enplace.frameworks.torch.record.storages import tensors_in
 
 _aten = torch.ops.aten
 
@@ -70,7 +71,7 @@ class KnownValues:
 
     def note(self, func: Any, args: Any, kwargs: Any, given: Any, made: Any) -> None:
         """Note what an op has made and changed, from ``given`` if all of that is known."""
-        shown = _tensors(made)
+        shown = tensors_in(made)
         content = NotImplemented
         if given is not None and all(map(_is_small, shown)):
             content = self.compute(func, given)
@@ -82,7 +83,7 @@ class KnownValues:
             elif func in _OVERWRITES and self.find(each) is None:
                 self._contents[each.untyped_storage()] = given[0][0].untyped_storage()
         if known:
-            for tensor, value in zip(shown, _tensors(content), strict=False):
+            for tensor, value in zip(shown, tensors_in(content), strict=False):
                 if self.find(tensor) is None:
                     self.set(tensor, value)
 
@@ -96,10 +97,6 @@ class KnownValues:
 
 
 _OVERWRITES = (_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default, _aten.copy_.default)
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
 
 
 def _is_small(tensor: torch.Tensor) -> bool:

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from enplace.frameworks.torch.pipelines.joining import connected
 from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError
+from enplace.frameworks.torch.record.storages import tensors_in
 
 MOST_TENSORS = 16
 """So many tensors of a batch are compared with those of other processes."""
@@ -32,7 +33,7 @@ def samples_in(batch: Any) -> int:
     PipelineRefusedError
         If it gets none with rows.
     """
-    first = next((each for each in _tensors(batch) if each.dim()), None)
+    first = next((each for each in tensors_in(batch) if each.dim()), None)
     if first is None:
         raise PipelineRefusedError("the model is called without a tensor that has rows to divide")
     return int(first.shape[0])
@@ -51,7 +52,7 @@ def check_same_batch(shape: Any, batch: Any, device: torch.device) -> None:
     PipelineRefusedError
         In all of them.
     """
-    briefs = map(_brief_of, _tensors(batch)[:MOST_TENSORS])
+    briefs = map(_brief_of, tensors_in(batch)[:MOST_TENSORS])
     seen = [float(zlib.crc32(repr(shape).encode())), *briefs]
     seen += [0.0] * (MOST_TENSORS + 1 - len(seen))
     own = torch.tensor(seen, dtype=torch.float64, device=device)
@@ -74,7 +75,3 @@ def _brief_of(tensor: torch.Tensor) -> float:
     some = (torch.view_as_real(some).reshape(-1) if some.is_complex() else some).double()
     weight = torch.linspace(1, 2, len(some), dtype=torch.float64, device=some.device)
     return float(torch.nan_to_num(some) @ weight)
-
-
-def _tensors(batch: Any) -> list[torch.Tensor]:
-    return [each for each in tree_leaves(batch) if isinstance(each, torch.Tensor)]

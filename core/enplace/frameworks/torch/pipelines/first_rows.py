@@ -17,12 +17,13 @@ import torch
 from torch.optim import optimizer as hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
 from enplace.frameworks.torch.open.scripts import MEND
 from enplace.frameworks.torch.pipelines.batches import samples_in
 from enplace.frameworks.torch.pipelines.tape import rows_of
+from enplace.frameworks.torch.record.storages import tensors_in
 
 
 @contextmanager
@@ -177,7 +178,7 @@ class _FirstRows(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        given = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+        given = tensors_in((args, kwargs))
         is_of_batch = any(map(self._is_of_batch, given))
         if is_of_batch or self.is_ahead:
             args, kwargs = self.cut((args, kwargs))
@@ -195,6 +196,4 @@ class _FirstRows(TorchFunctionMode):
 
 
 def _add(known: WeakIdKeyDictionary, values: Any) -> None:
-    known.update(
-        dict.fromkeys((v for v in tree_leaves(values) if isinstance(v, torch.Tensor)), True)
-    )
+    known.update(dict.fromkeys(tensors_in(values), True))

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from enplace.errors import EnplaceError
 from enplace.frameworks.microbatches import find_microbatches
@@ -41,6 +40,7 @@ from enplace.frameworks.torch.pipelines.pipeline_files import (
 from enplace.frameworks.torch.pipelines.rank import Pipeline
 from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError
 from enplace.frameworks.torch.record.recorder import ASIDE, given_tensors, held_by
+from enplace.frameworks.torch.record.storages import tensors_in
 from enplace.frameworks.torch.run.comparison import results_of
 from enplace.frameworks.torch.run.placed import Labels
 from enplace.frameworks.work import brief
@@ -131,7 +131,7 @@ class _Counting(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if func.namespace not in ASIDE:
             given = {each.untyped_storage().data_ptr() for each, _ in given_tensors(func, args, {})}
-            made = (each for each in tree_leaves(out) if isinstance(each, torch.Tensor))
+            made = tensors_in(out)
             self._count(each for each in made if each.untyped_storage().data_ptr() not in given)
         return out
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 from torch.nn.modules import module as hooks
-from torch.utils._pytree import tree_leaves
 
-from enplace.frameworks.torch.record.storages import shape_of
+from enplace.frameworks.torch.record.storages import shape_of, tensors_in
 from enplace.frameworks.torch.record.variables import names_of
 from enplace.frameworks.torch.step import BUFFER, PARAMETER
 
@@ -110,7 +109,7 @@ class Modules:
 
     def _note_shapes(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if self._shapes is None and any(True for _ in module.parameters()):
-            given = [each for each in tree_leaves(args) if isinstance(each, torch.Tensor)]
+            given = tensors_in(args)
             # A model that is called with keywords passes its batch on to a module inside.
             self._shapes = tuple(map(shape_of, given)) or None
 

@@ -16,12 +16,11 @@ from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from enplace.errors import EnplaceError
 from enplace.frameworks.torch.error_text import first_line, lacking
 from enplace.frameworks.torch.record.op_kinds import ALLOCATES, kind_of
-from enplace.frameworks.torch.record.storages import OfMemories, memories_of, n_bytes_of
+from enplace.frameworks.torch.record.storages import OfMemories, memories_of, n_bytes_of, tensors_in
 from enplace.frameworks.torch.record.timing import Clock
 from enplace.frameworks.torch.record.work import work_of
 from enplace.frameworks.torch.step import (
@@ -95,9 +94,8 @@ def given_tensors(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[torch.Ten
     pairs += [(by_name[key], value) for key, value in kwargs.items() if key in by_name]
     for argument, value in pairs:
         is_written = argument.alias_info is not None and argument.alias_info.is_write
-        for tensor in tree_leaves(value):
-            if isinstance(tensor, torch.Tensor):
-                yield tensor, is_written
+        for tensor in tensors_in(value):
+            yield tensor, is_written
 
 
 def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
@@ -252,7 +250,7 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         if (parts := run_parts(self, func, args, kwargs)) is not NotImplemented:
             return parts
-        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        given = tensors_in((args, kwargs))
         with _explained(func):
             for tensor in given:
                 self._parts_of(tensor, -1)
@@ -272,7 +270,7 @@ class Recorder(TorchDispatchMode):
         module, place, pass_ = where
         name = name_of(func)
         reads, writes = self._reads(func, args, kwargs)
-        made = [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
+        made = tensors_in(out)
         makes, shares = [], False
         for tensor in made:
             known = len(self._blocks)
@@ -445,9 +443,8 @@ def held_by(
         for parameter in parameters_of([optimizer]):
             yield parameter, parameter, PARAMETER
             state: Mapping[Any, Any] = optimizer.state.get(parameter, {})
-            for value in tree_leaves(dict(state)):
-                if isinstance(value, torch.Tensor):
-                    yield parameter, value, STATE
+            for value in tensors_in(dict(state)):
+                yield parameter, value, STATE
             if parameter.grad is not None:
                 yield parameter, parameter.grad, GRADIENT
 

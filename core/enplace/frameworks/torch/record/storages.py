@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 _OF_PARTS = {
     torch.sparse_coo: ("_indices", "_values"),
@@ -65,6 +66,11 @@ class OfMemories(Generic[Known]):
     def forget(self) -> None:
         """Forget all of them; none is noticed as it is freed."""
         self._known.clear()
+
+
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    """Return the tensors among arguments or results."""
+    return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
 
 
 def memories_of(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, Any, int]]:

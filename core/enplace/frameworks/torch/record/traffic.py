@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from enplace.frameworks.roofline import F16, F32
-from enplace.frameworks.torch.record.storages import n_bytes_of
+from enplace.frameworks.torch.record.storages import n_bytes_of, tensors_in
 
 CONVOLUTIONS = ("convolution", "convolution_backward", "cudnn_convolution", "_convolution")
 
@@ -85,11 +84,6 @@ class Traffic:
     n_bytes: float
     kernels: int = 1
     effort: float = 1.0
-
-
-def tensors_in(values: Any) -> list[torch.Tensor]:
-    """Return the tensors among arguments or results."""
-    return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
 
 
 def traffic_of(

@@ -15,8 +15,8 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from enplace.frameworks.roofline import F8, F16, F32, F64, I8
-from enplace.frameworks.torch.record.storages import density
-from enplace.frameworks.torch.record.traffic import CONVOLUTIONS, tensors_in, traffic_of
+from enplace.frameworks.torch.record.storages import density, tensors_in
+from enplace.frameworks.torch.record.traffic import CONVOLUTIONS, traffic_of
 from enplace.frameworks.torch.step import Work
 from enplace.values.op_kinds import OpKind
 

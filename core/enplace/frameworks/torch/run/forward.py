@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from enplace.frameworks.torch.record.op_kinds import ALLOCATES, FREE
 from enplace.frameworks.torch.record.recorder import ASIDE, given_tensors, name_of
-from enplace.frameworks.torch.run.kept import Made, NotKept, tensors_in
+from enplace.frameworks.torch.record.storages import tensors_in
+from enplace.frameworks.torch.run.kept import Made, NotKept
 from enplace.names.passes import UPDATE
 from enplace.text import count
 from enplace.values.splits import Split

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from enplace.errors import PlanError
-from enplace.frameworks.torch.record.storages import OfMemories, memories_of
+from enplace.frameworks.torch.record.storages import OfMemories, memories_of, tensors_in
 
 Run = Callable[[Any, Any, Any], Any]
 """Runs an op with its arguments where the plan has its copy."""
@@ -182,8 +182,3 @@ class NotKept:
 def _without_autocast() -> Any:
     """Run ops on what they are given: it was cast before."""
     return torch._C._DisableAutocast()
-
-
-def tensors_in(out: Any) -> list[torch.Tensor]:
-    """List the tensors that an op returns."""
-    return [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]

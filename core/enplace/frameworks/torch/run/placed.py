@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from enplace.frameworks.torch.record.modules import Modules
 from enplace.frameworks.torch.record.op_kinds import ALLOCATES
@@ -30,8 +30,8 @@ from enplace.frameworks.torch.record.recorder import (
     name_of,
     run_parts,
 )
-from enplace.frameworks.torch.record.storages import OfMemories, memories_of
-from enplace.frameworks.torch.run.kept import Layout, Made, NotKept, tensors_in
+from enplace.frameworks.torch.record.storages import OfMemories, memories_of, tensors_in
+from enplace.frameworks.torch.run.kept import Layout, Made, NotKept
 from enplace.frameworks.torch.run.matching import PlacedStep
 
 
@@ -211,8 +211,8 @@ class PlacedMode(TorchDispatchMode):
         return out
 
     def _label(self, out: Any, device: int | None) -> None:
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor) and self.labels.of(tensor).device is None:
+        for tensor in tensors_in(out):
+            if self.labels.of(tensor).device is None:
                 self.labels.put(self.labels.of(tensor), device)
 
     def _run(self, func: Any, args: Any, kwargs: Any, node: int | None) -> Any:
