@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from enplace.frameworks.torch.run.kept import RandomNumbers
+
 
 class MadeAgain:
     """What a stage made again, until all gradients of its micro-batch are there.
@@ -60,8 +62,7 @@ class RunAgain:
         self, call: Callable[[], Any], device: torch.device, held: MadeAgain | None = None
     ) -> None:
         self._call, self._held = call, held
-        self._cards = [device] if device.type == "cuda" else []
-        self._random = torch.get_rng_state(), [torch.cuda.get_rng_state(d) for d in self._cards]
+        self._random = RandomNumbers([device] if device.type == "cuda" else [])
         self._n = 0
         self._made: dict[int, torch.Tensor] | None = None
 
@@ -93,10 +94,10 @@ class RunAgain:
             made[len(made)] = tensor.detach()
             return len(made) - 1
 
-        with torch.random.fork_rng(self._cards), torch.enable_grad():
-            torch.set_rng_state(self._random[0])
-            for card, state in zip(self._cards, self._random[1], strict=True):
-                torch.cuda.set_rng_state(state, card)
-            with saved_tensors_hooks(keep, made.__getitem__):
-                self._call()
+        with (
+            self._random.again(),
+            torch.enable_grad(),
+            saved_tensors_hooks(keep, made.__getitem__),
+        ):
+            self._call()
         return made

@@ -7,7 +7,8 @@ as it is made. So results stay the same, to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,28 +90,39 @@ class _Held:
         return self.held
 
 
+class RandomNumbers:
+    """The state of random numbers when this was made: of the CPU, and of some GPUs."""
+
+    def __init__(self, cards: Sequence[torch.device | int]) -> None:
+        self._cards = cards
+        self._states = torch.get_rng_state(), [torch.cuda.get_rng_state(each) for each in cards]
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Draw the same numbers within the block; after it, they go on as before."""
+        with torch.random.fork_rng(self._cards):
+            torch.set_rng_state(self._states[0])
+            for card, state in zip(self._cards, self._states[1], strict=True):
+                torch.cuda.set_rng_state(state, card)
+            yield
+
+
 class _Again:
     """A call of an op, to be made again with the same arguments and random numbers."""
 
     def __init__(self, name: str, func: Any, given: Any, run: Run) -> None:
         self._name, self._func, self._given, self._run = name, func, given, run
-        self._random: tuple[torch.Tensor, Sequence[torch.Tensor]] | None = None
+        self._random: RandomNumbers | None = None
         if torch.Tag.nondeterministic_seeded in func.tags:
-            cards = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ()
-            self._random = torch.get_rng_state(), cards
+            n_cards = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+            self._random = RandomNumbers(range(n_cards))
 
     def __call__(self) -> Any:
         try:
             args, kwargs = tree_map_only((_Shown, _Held), lambda each: each.tensor(), self._given)
         except RuntimeError as error:
             raise PlanError(f"op '{self._name}' cannot be computed again: {error}") from None
-        if self._random is None:
-            return self._run(self._func, args, kwargs)
-        cards = range(len(self._random[1]))
-        with torch.random.fork_rng(cards):
-            torch.set_rng_state(self._random[0])
-            for card in cards:
-                torch.cuda.set_rng_state(self._random[1][card], card)
+        with nullcontext() if self._random is None else self._random.again():
             return self._run(self._func, args, kwargs)
 
 
