@@ -90,26 +90,31 @@ class ForwardPass(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs, kind = kwargs or {}, name_of(func)
-        changed = [each for each, writes in given_tensors(func, args, kwargs) if writes]
+        given = [*given_tensors(func, args, kwargs)]
+        changed = [each for each, is_written in given if is_written]
         for each in changed:
             self._kept.changed(each)
         base = "/".join(filter(None, (self._scope(), kind)))
         is_counted = base in self._n_turns and torch._C._current_autograd_node() is None
         if not is_counted or func.namespace in ASIDE or kind in FREE or kind in ALLOCATES:
             return func(*args, **kwargs)
-        given = [each for each, _ in given_tensors(func, args, kwargs)]
-        made = self._kept.again(base, func, args, kwargs, _run)
-        out = func(*args, **kwargs)
-        if not changed and _is_view(out, given):
-            return out
         turn = self._turns[base] % self._n_turns[base]
-        self._turns[base] += 1
         name = f"{base}_{turn}" if turn else base
-        way = self._ways.get(name)
-        if way is None or (way.is_again and changed):
+        way, made = self._ways.get(name), None
+        if way is not None and way.is_again and not changed:
+            made = self._kept.again(name, func, args, kwargs, _run)
+        out = func(*args, **kwargs)
+        tensors = [each for each, _ in given]
+        if not changed and _is_view(out, tensors):
+            return out
+        self._turns[base] += 1
+        if made is not None:
+            self._kept.drop(made, out, tensors)
+        elif way is not None and not way.is_again:
+            self._kept.drop(_sent(out), out)
+        else:
             return out
         self._found.add(name)
-        self._kept.drop(made if way.is_again else _sent(out), out, given if way.is_again else ())
         return out
 
 
