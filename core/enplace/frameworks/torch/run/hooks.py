@@ -186,7 +186,7 @@ class PlacedModules:
         self.model, self.device, self._n_devices = model, device, n_devices
         self.called: dict[str, bool] = {}
         self._homes: dict[str, list[str]] = {}
-        self._running: list[tuple[str, torch.device | None]] = []
+        self._running: list[str] = []
         self._forward: ForwardPass | None = None
         self._hooks: list[Any] = []
         self._own = dict(model.named_modules())
@@ -204,7 +204,7 @@ class PlacedModules:
     def keep_less(self, splits: Sequence[Split], planned: Collection[str], head: str) -> None:
         """Keep only what a plan keeps of what forward ops make; ``head`` begins their names."""
         scopes = {path: scope_of_module(joined(head, path)) for path in self._own}
-        self._forward = made = ForwardPass(splits, planned, lambda: scopes[self._running[-1][0]])
+        self._forward = made = ForwardPass(splits, planned, lambda: scopes[self._running[-1]])
         if made.has_one_update:  # of several optimisers, the turns go on
             self._hooks.append(register_optimizer_step_post_hook(lambda *_: made.end_step()))
 
@@ -248,7 +248,7 @@ class PlacedModules:
     @property
     def running(self) -> torch.device | None:
         """The device of the module that is running; None if it has none."""
-        return self._running[-1][1] if self._running else None
+        return self.device.get(self._running[-1]) if self._running else None
 
     def _begin(self, path: str) -> Callable[..., Any]:
         device = self.device.get(path)
@@ -256,7 +256,7 @@ class PlacedModules:
         def begin(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
             if self._forward is not None and not self._running:
                 self._forward.begin()
-            self._running.append((path, device))
+            self._running.append(path)
             if device is None:
                 return None
             args, kwargs = self.sent((args, kwargs), device)
