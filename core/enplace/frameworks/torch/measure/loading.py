@@ -28,7 +28,7 @@ def told_apart(step: Step) -> Step:
         replace(each, role=STATE, owner=of_average[n]) if n in of_average else each
         for n, each in enumerate(step.storages)
     )
-    touched = {number for number, found in owners.items() if found} | {*of_average}
+    touched = {number for number, found in owners.items() if found}
     ops = [
         replace(op, place=MODULE)
         if op.place == INPUT

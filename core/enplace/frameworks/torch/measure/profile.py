@@ -621,10 +621,8 @@ class _Builder:
         """Hold a tensor of an update until another one ends; what is held needs a reader."""
         scope, own = _update_scope(owner)
         where = OpPass.UPDATE, scope, self.nodes[node].device
-        reader, output = (
-            self._add_idle(f"{own}/free", "free", OpKind.UPDATE, *where),
-            self._n_slots[node],
-        )
+        reader = self._add_idle(f"{own}/free", "free", OpKind.UPDATE, *where)
+        output = self._n_slots[node]
         self._tie(reader, node)
         self._connect_nodes(node, output, reader, n_bytes)
         if until != node:
