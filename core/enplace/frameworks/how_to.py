@@ -9,11 +9,14 @@ from enplace.errors import PipelineError
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.microbatches import check_runnable
 from enplace.frameworks.registry import framework_of, kind_of, why_no_export
+from enplace.frameworks.source import Source
 from enplace.frameworks.wishes import PIPELINE
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.pipeline import planned_rule
+from enplace.values.load_rule import LoadRule
 from enplace.values.op_kinds import OpKind
 from enplace.values.problem import THROUGHPUT
+from enplace.values.profile import Profile
 from enplace.values.result import Lines, Result
 from enplace.values.schedule import Schedule
 
@@ -31,22 +34,23 @@ def how_to_apply(schedule: Schedule) -> list[Lines]:
     profile = problem.measured_profile
     framework, kind = framework_of(profile), kind_of(profile)
     is_pipeline = plan.objective == THROUGHPUT and bool(backward_ops(problem).any())
-    rule = planned_rule(plan)
-    named = f"--pipeline {rule.pipeline} --microbatches {rule.microbatches}" * is_pipeline
-    script, arguments = _script(schedule)
+    rule = planned_rule(plan) if is_pipeline else None
+    named = f"--pipeline {rule.pipeline} --microbatches {rule.microbatches}" if rule else ""
     files = f"P.enplace is the profile of {profile.name}, plan.json the plan"
     if not framework.runs or (kind is not None and kind.why_no_run):
         first = _exports(framework, schedule)
     else:
-        first = _apply(framework, schedule, f"{script} {arguments}".strip())
-        given = "".join(f" {shlex.quote('--arg=' + word)}" for word in shlex.split(arguments))
-        run = f"enplace run {script.removeprefix('-m ')} plan.json --profile P.enplace{given}"
-        checked = f"{run} {named or '--steps 20'}"
-        if not (is_pipeline and _why_no_pipeline(framework, schedule)):
-            first.append(
-                ("To check on your machine that it runs as planned, and how fast:", checked)
-            )
-        files += ", train.py your script" * (script == "train.py")
+        source = _source(profile)
+        name = source.path if source.kind == "module" else Path(source.path).name
+        files += ", train.py your script" * (name == "train.py")
+        if rule and (why := _why_no_pipeline(framework, schedule)):
+            first = [(why, "")]
+        else:
+            given = (f"--arg={word}" for word in source.words)
+            words = ["enplace", "run", name, "plan.json", "--profile", "P.enplace", *given]
+            check = "To check on your machine that it runs as planned, and how fast:"
+            first = _apply(framework, schedule, source.command, rule)
+            first.append((check, f"{shlex.join(words)} {named or '--steps 20'}"))
     again = [
         f"enplace simulate P.enplace plan.json {named}".strip(),
         f"{_EXPORT} html -o report.html",
@@ -55,30 +59,30 @@ def how_to_apply(schedule: Schedule) -> list[Lines]:
     return [*first, (f"{text} ({files}):", "\n".join(again))]
 
 
-def _script(schedule: Schedule) -> tuple[str, str]:
-    """Return the script that was profiled, or the module with ``-m``, and its arguments."""
-    source = schedule.problem.measured_profile.measured.source
-    path, size = str(source.get("path") or "train.py"), str(source.get("batch_size", ""))
-    words = [str(word).replace("{batch}", size) for word in source.get("arguments", ())]
-    name = f"-m {path}" if source.get("kind") == "module" else shlex.quote(Path(path).name)
-    return name, shlex.join(words)
+def _source(profile: Profile) -> Source:
+    """Return the script or module that was profiled, or one of a usual name."""
+    known = profile.measured.source
+    return Source(
+        path=str(known.get("path") or "train.py"),
+        kind=str(known.get("kind", "script")),
+        arguments=tuple(map(str, known.get("arguments", ()))),
+        batch_size=known.get("batch_size", 0),
+    )
 
 
-def _apply(framework: Framework, schedule: Schedule, script: str) -> list[Lines]:
-    """Say what a training script needs, and how its processes start."""
-    problem, plan = schedule.problem, schedule.plan
+def _apply(
+    framework: Framework, schedule: Schedule, command: str, rule: LoadRule | None
+) -> list[Lines]:
+    """Say what a training script needs, and how the processes of a pipeline start."""
     beside = "With the plan's file beside it, two lines at the top of the training script:"
-    if plan.objective != THROUGHPUT or not backward_ops(problem).any():
+    if rule is None:
         if _divides_modules(framework, schedule):
             return [(_DIVIDED, "")]
         return [(beside, 'import enplace\nenplace.apply("plan.json")')]
-    if why := _why_no_pipeline(framework, schedule):
-        return [(why, "")]
-    rule = planned_rule(plan)
     wishes = f'pipeline="{rule.pipeline}", microbatches={rule.microbatches}'
     found = [(beside, f'import enplace\nenplace.apply("plan.json", {wishes})')]
-    lines = framework.host_lines(problem, plan, script) if framework.host_lines else []
-    if lines:
+    if framework.host_lines:
+        lines = framework.host_lines(schedule.problem, schedule.plan, command)
         where = "its own line on each host" if len(lines) > 1 else "a process for each device"
         found.append((f"To start it, {where}:", "\n".join(lines)))
     return found
