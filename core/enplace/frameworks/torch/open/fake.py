@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import wraps
 from itertools import groupby
 from traceback import walk_stack
+from types import FrameType
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -212,9 +213,8 @@ def _refuse_address(usual: Any, answers: _Answers) -> Any:
     def data_ptr(self: Any) -> int:
         storage = self.untyped_storage() if isinstance(self, torch.Tensor) else self
         asker = sys._getframe(1)
-        name = asker.f_globals.get("__name__", "")
-        is_library = name.startswith("torch.") or "-packages" in asker.f_code.co_filename
-        if storage.device.type == "meta" and not is_library:
+        is_pytorch = asker.f_globals.get("__name__", "").startswith("torch.")
+        if storage.device.type == "meta" and not (is_pytorch or _is_installed(asker)):
             raise LoadError(
                 f"{answers._line()}: it asks for the address of a tensor's content, which a tensor "
                 f"of an estimate has not; profile it on a device without --estimate"
@@ -406,8 +406,14 @@ def _is_of_library() -> bool:
     for frame, _ in walk_stack(None):
         name = frame.f_globals.get("__name__", "")
         if not name.startswith(("enplace.", "torch.")):
-            return name != "__main__" and "-packages" in frame.f_code.co_filename
+            return _is_installed(frame)
     return False
+
+
+def _is_installed(frame: FrameType) -> bool:
+    """Return whether a frame runs an installed library; the program itself may be installed too."""
+    is_program = frame.f_globals.get("__name__") == "__main__"
+    return not is_program and "-packages" in frame.f_code.co_filename
 
 
 def _nonzero(tensor: torch.Tensor) -> torch.Tensor:
