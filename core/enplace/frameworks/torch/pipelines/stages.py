@@ -138,15 +138,14 @@ def cut_tape(
     for at, (call, place) in enumerate(zip(calls, planned, strict=True)):
         if at in free:
             continue
-        stage_of[at] = max(
-            (stage_of[maker[n]] for n in _made(call) if maker[n] in stage_of), default=0
-        )
-        if place is not None and place not in places[stage_of[at] :]:
-            if not may_return:
-                raise _circle(call, names[place[0]], names[places[stage_of[at]][0]], schedule)
-            places.append(place)
+        stage = max((stage_of[maker[n]] for n in _made(call) if maker[n] in stage_of), default=0)
         if place is not None:
-            stage_of[at] = places.index(place, stage_of[at])
+            if place not in places[stage:]:
+                if not may_return:
+                    raise _circle(call, names[place[0]], names[places[stage][0]], schedule)
+                places.append(place)
+            stage = places.index(place, stage)
+        stage_of[at] = stage
     devices = [device for device, _ in places]
     last = stage_of.get(maker[loss], -1)
     if len(devices) < 2:

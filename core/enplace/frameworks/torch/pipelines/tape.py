@@ -483,7 +483,7 @@ _PLAIN = (Made, Batch, int, float, str, type(None))
 
 
 def _brief(value: Any) -> str:
-    return "a tensor" if isinstance(value, Made | Batch | Kept) else f"{value!r:.20}"
+    return "a tensor" if isinstance(value, _SOURCES) else f"{value!r:.20}"
 
 
 def _has_any(values: Any, kinds: Any) -> bool:
