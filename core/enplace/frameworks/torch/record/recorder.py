@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from traceback import walk_stack
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -149,6 +149,21 @@ class _Block:
     bits: int = 0
 
 
+class Where(NamedTuple):
+    """Where in a step an op runs.
+
+    Attributes
+    ----------
+    module, place, pass_, of_call
+        As in :class:`~enplace.frameworks.torch.step.RecordedOp`.
+    """
+
+    module: str
+    place: str
+    pass_: str
+    of_call: int = -1
+
+
 class Whereabouts:
     """Where in a step a script is: in which pass, and in which module.
 
@@ -158,14 +173,11 @@ class Whereabouts:
         The type of the optimiser whose step runs; empty outside of one.
     step_call : int
         The number of that step, from 1; 0 outside of one.
-    of_call : int
-        The call that what was found last is the gradient of; -1 if nothing tells it.
     """
 
     def __init__(self, modules: Names) -> None:
         self._modules = modules
         self.optimizer = ""
-        self.of_call = -1
         self._around: Any = None
         self._step_calls = 0
         self._went_back = self._seen_module = False
@@ -186,17 +198,18 @@ class Whereabouts:
         """Note that an optimiser's step has ended."""
         self.optimizer, self._around = "", None
 
-    def find(self, call: int = -1) -> tuple[str, str, str]:
-        """Return the module, the place and the pass of the op that a call is about to run."""
-        module, self.of_call = self._modules.current(), -1
+    def find(self, call: int = -1) -> Where:
+        """Return where the op runs that a call is about to run."""
+        module = self._modules.current()
         node = torch._C._current_autograd_node()
         if node is not self._around:
             self._went_back = True
-            return *self._of_node(node, module), OpPass.BACKWARD
+            own, place, of_call = self._of_node(node, module)
+            return Where(own, place, OpPass.BACKWARD, of_call)
         number = torch.autograd._get_sequence_nr() - 1
         is_update = not torch.is_grad_enabled() and module is None
         if is_update and (self.optimizer or self._went_back):
-            return "", MODULE, OpPass.UPDATE
+            return Where("", MODULE, OpPass.UPDATE)
         if module is not None:
             self._seen_module, found = True, (module, MODULE)
         else:
@@ -206,21 +219,19 @@ class Whereabouts:
             for each in range(min(self._last_node + 1, number), number + 1):
                 self._module_of_node.setdefault(each, (*found, call))
             self._last_node = number
-        return *found, OpPass.FORWARD
+        return Where(*found, OpPass.FORWARD)
 
-    def _of_node(self, node: Any, module: str | None) -> tuple[str, str]:
-        """Find the module of a node of autograd; checkpoints run modules within one."""
+    def _of_node(self, node: Any, module: str | None) -> tuple[str, str, int]:
+        """Find the module, place and forward call of a node; checkpoints run modules within one."""
         if module is not None:
             number = torch.autograd._get_sequence_nr() - 1
             self._module_of_node.setdefault(number, (module, MODULE, -1))
-            return module, MODULE
+            return module, MODULE, -1
         variable = getattr(node, "variable", None)
         if isinstance(variable, torch.Tensor):
             owner = self._modules.owner(variable)
-            return owner.rpartition(".")[0], MODULE
-        known = self._module_of_node.get(node._sequence_nr(), ("", LOSS, -1))
-        module, place, self.of_call = known
-        return module, place
+            return owner.rpartition(".")[0], MODULE, -1
+        return self._module_of_node.get(node._sequence_nr(), ("", LOSS, -1))
 
 
 class Recorder(TorchDispatchMode):
@@ -264,10 +275,7 @@ class Recorder(TorchDispatchMode):
             self._note(func, args, kwargs, out, where, call)
         return out
 
-    def _note(
-        self, func: Any, args: Any, kwargs: Any, out: Any, where: tuple[str, str, str], call: int
-    ) -> None:
-        module, place, pass_ = where
+    def _note(self, func: Any, args: Any, kwargs: Any, out: Any, where: Where, call: int) -> None:
         name = name_of(func)
         reads, writes = self._reads(func, args, kwargs)
         made = tensors_in(out)
@@ -282,11 +290,11 @@ class Recorder(TorchDispatchMode):
         read_on = {self._blocks[number].device for number in reads}
         devices = {str(each.device) for each in made} or read_on
         op = RecordedOp(
-            name, module, place, pass_, call,
+            name, where.module, where.place, where.pass_, call,
             reads=tuple(reads.items()), writes=tuple(writes), makes=tuple(makes),
             device=max(devices, default="cpu"),
             is_view=shares and not makes and not writes,
-            step_call=self.at.step_call, optimizer=self.at.optimizer, of_call=self.at.of_call,
+            step_call=self.at.step_call, optimizer=self.at.optimizer, of_call=where.of_call,
             crosses=name in ("_to_copy", "copy_") and len(read_on | devices) > 1,
             grouped=name.endswith("convolution") and len(args) > 8 and args[8] != 1,
         )  # fmt: skip

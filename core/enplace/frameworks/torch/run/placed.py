@@ -194,8 +194,9 @@ class PlacedMode(TorchDispatchMode):
 
     def _find(self, func: Any) -> tuple[int | None, ...] | None:
         """Return the nodes of the op that is about to run; None if the recorded step has none."""
-        module, place, pass_ = self.at.find()
-        key = pass_, self._modules.spell(module), place, name_of(func), self.at.step_call
+        found = self.at.find()
+        module = self._modules.spell(found.module)
+        key = found.pass_, module, found.place, name_of(func), self.at.step_call
         turn = self._turns[key]
         self._turns[key] += 1
         known = self._placed.nodes.get(key, ())
