@@ -32,7 +32,7 @@ from torch_scripts import profile_of, script  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-TEXT = """
+HEAD = """
 import sys
 import torch
 from torch import nn
@@ -40,17 +40,24 @@ from torch import nn
 torch.manual_seed(0)
 
 class Block(nn.Module):
-    def __init__(self):
+    def __init__(self, n, wide):
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+        self.norm, self.up, self.down = nn.LayerNorm(n), nn.Linear(n, wide), nn.Linear(wide, n)
 
     def forward(self, x):
-        return x + self.down(torch.relu(self.up(self.norm(x))))
+        return x + self.down(between(self.up(self.norm(x))))
+
+if len(sys.argv) > 1:
+    import enplace
+    enplace.apply(sys.argv[1])
+"""
+TEXT = f"""{HEAD}
+between = torch.relu
 
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.emb, self.blocks = nn.Embedding(32, 8), nn.ModuleList([Block(), Block()])
+        self.emb, self.blocks = nn.Embedding(32, 8), nn.ModuleList([Block(8, 16), Block(8, 16)])
         self.head = nn.Linear(8, 32, bias=False)
 
     def forward(self, x):
@@ -59,9 +66,6 @@ class Model(nn.Module):
             x = block(x)
         return self.head(x)
 
-if len(sys.argv) > 1:
-    import enplace
-    enplace.apply(sys.argv[1])
 model = Model()
 optimizer = torch.optim.AdamW(model.parameters(), 0.01)
 for step in range(5):
@@ -120,26 +124,11 @@ def test_a_plan_for_gpus_that_are_not_here_is_refused():
         torch_devices(cluster, plan)
 
 
-BLOCKS = """
-import sys
-import torch
-from torch import nn
+BLOCKS = f"""{HEAD}
+def between(x):
+    return nn.functional.dropout(nn.functional.gelu(x), 0.1)
 
-torch.manual_seed(0)
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(32), nn.Linear(32, 128), nn.Linear(128, 32)
-
-    def forward(self, x):
-        y = nn.functional.dropout(nn.functional.gelu(self.up(self.norm(x))), 0.1)
-        return x + self.down(y)
-
-if len(sys.argv) > 1:
-    import enplace
-    enplace.apply(sys.argv[1])
-model = nn.Sequential(*(Block() for _ in range(3)), nn.Linear(32, 10))
+model = nn.Sequential(*(Block(32, 128) for _ in range(3)), nn.Linear(32, 10))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for step in range(6):
     optimizer.zero_grad()
