@@ -110,9 +110,9 @@ def _add_gradients(
 ) -> None:
     """Find the homes of gradients of what is called between blocks, where no name tells one.
 
-    Such a call is where the last of its inputs comes from. Its gradients read what it gets or
-    gives, and go on to the gradients of its inputs. A sum of gradients is where the first of the
-    calls is whose gradients it adds up.
+    Such a call belongs to the block that its last input comes from. Its gradients read what it gets
+    or gives, and lead to the gradients of its inputs. A sum of gradients belongs to the first of
+    the blocks whose gradients it adds up.
 
     Parameters
     ----------

@@ -47,8 +47,8 @@ _aten = torch.ops.aten
 
 
 _HINT = (
-    ", or profile it on a device without --estimate: here each number of a tensor is 1 that does "
-    "not follow from the script's own"
+    ", or profile it on a device without --estimate: here each number of a tensor is 1, unless it "
+    "follows from numbers in the script"
 )
 
 
@@ -216,8 +216,8 @@ def _refuse_address(usual: Any, answers: _Answers) -> Any:
         is_pytorch = asker.f_globals.get("__name__", "").startswith("torch.")
         if storage.device.type == "meta" and not (is_pytorch or _is_installed(asker)):
             raise LoadError(
-                f"{answers._line()}: it asks for the address of a tensor's content, which a tensor "
-                f"of an estimate has not; profile it on a device without --estimate"
+                f"{answers._line()}: it asks for the address of a tensor's content, and tensors of "
+                f"an estimate have none; profile it on a device without --estimate"
             )
         return int(usual(self))
 
@@ -269,7 +269,7 @@ class _Answers(TorchDispatchMode):
         self._taken: defaultdict[str, dict[str, None]] = defaultdict(dict)
 
     def about(self) -> Iterator[str]:
-        """Name the lines of the script that go by values which nobody knows."""
+        """Name the lines of the script that go by unknown values."""
         for answer, lines in self._taken.items():
             yield (
                 f"{at_lines(lines)}what follows depends on values that an estimate does not have; "
@@ -319,7 +319,7 @@ class _Answers(TorchDispatchMode):
         return answer
 
     def _decide(self, answer: str, line: str) -> None:
-        """Note what a condition goes by, unless a library has it: nobody can change that one."""
+        """Note what a condition goes by, unless it is in a library, which users do not change."""
         if not _is_of_library():
             self._take(answer, line)
 

@@ -1,4 +1,4 @@
-"""Numbers that stand for some which nobody knows: whatever compares one goes by values."""
+"""Numbers that stand for unknown ones: a script that compares one goes by values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _COMPUTE = (
 
 
 class Guesses:
-    """Makes numbers that call ``note`` as they are compared, and so do sums and the like of them.
+    """Makes numbers that call ``note`` when they are compared, as do numbers computed from them.
 
-    They are copied and saved as plain numbers.
+    Copies of them, and what is saved, are plain numbers.
     """
 
     def __init__(self, note: Callable[[], None]) -> None:
@@ -23,7 +23,7 @@ class Guesses:
         self._kinds = {base: self._kind(base) for base in (int, float)}
 
     def guess(self, number: Any) -> Any:
-        """Return a number that is noted as it is compared; of a bool, the bool itself."""
+        """Return a number that notes when it is compared; a bool is returned as it is."""
         kind = self._kinds.get(type(number))
         return number if kind is None else kind(number)
 

@@ -88,7 +88,7 @@ class Rounds:
         return [*self._numbers, *(each for each in self._idle if not _wraps_another(each))]
 
     def without(self, kind: Kind) -> list[torch.optim.Optimizer]:
-        """Return the optimisers that a kind of round lacks, and that none of its own replaced."""
+        """Return the optimisers that a kind of round lacks, without those that its own replaced."""
         own = [each for each, number in self._numbers.items() if number in kind.numbers]
         updated = {*map(id, parameters_of(own))}
         return [

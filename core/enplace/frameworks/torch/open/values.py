@@ -1,8 +1,8 @@
 """What a script learns of values in an estimate, whose tensors have no content.
 
 A small tensor that follows from the script's own numbers alone, such as a counter, has its value.
-In any other, each number counts as 1: so conditions are true or false, in whatever way a script
-asks. No number is infinite or NaN.
+In any other, each number counts as 1, which makes a condition true or false, however a script asks
+for it. No number is infinite or NaN.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class KnownValues:
         self._contents: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def find(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return a tensor with the content of another; None if nobody knows it."""
+        """Return a tensor with the content of another; None if that is unknown."""
         if tensor.layout != torch.strided or not _is_small(tensor):
             return None
         storage = tensor.untyped_storage()
@@ -62,7 +62,7 @@ class KnownValues:
         return known
 
     def compute(self, func: Any, given: tuple[Any, Any]) -> Any:
-        """Return what an op makes of known content; ``NotImplemented`` if nobody can tell."""
+        """Return what an op makes of known content; ``NotImplemented`` if it fails there."""
         try:
             with no_dispatch():
                 return func(*given[0], **given[1])
@@ -88,7 +88,7 @@ class KnownValues:
                     self.set(tensor, value)
 
     def set(self, tensor: torch.Tensor, value: Any) -> None:
-        """Note the content of a new tensor: a tensor, or a number for each of its own."""
+        """Note the content of a new tensor: that of another, or one number for all of its own."""
         storage = _new_storage(tensor)
         with no_dispatch():
             content = _view(storage, tensor)
@@ -149,7 +149,7 @@ class Answer(NamedTuple):
 
 
 class Masks:
-    """What is said of masks that nobody knows: it follows from what made them."""
+    """What is said of masks of unknown content: it follows from what made them."""
 
     def __init__(self, known: KnownValues) -> None:
         self._known = known
@@ -219,7 +219,7 @@ def _as_one(answer: bool, is_sure: bool = False) -> Answer:
 
 
 def _may_differ(numbers: Any) -> bool:
-    """Return whether numbers are numbers of something, such as labels, and not all the same."""
+    """Return whether numbers tell things apart, such as labels, and so are not all equal."""
     return numbers.numel() > 1 and not numbers.dtype.is_floating_point
 
 

@@ -59,7 +59,7 @@ _MEND = (
 
 
 class _Following:
-    """Cuts all from where a model is called, and what meets that from where its gradients are."""
+    """Cuts the batch from a model's call on; after the backward pass, only what meets cut tensors."""
 
     def __init__(self, parts: int) -> None:
         self._parts = parts
@@ -147,11 +147,12 @@ class _FirstRows(TorchFunctionMode):
     ----------
     model : torch.nn.Module
     is_in_model : bool
-        Whether the model is being called. What is made from nothing beside it, such as labels that
-        the script draws, is part of the batch; what the model makes is its own.
+        Whether the model is being called. What it makes from nothing stays as it is; what the
+        script makes so, such as labels that it draws, is part of the batch.
     is_ahead : bool
-        Whether the step has not gone backward. After that, only what is of the batch is cut, and
-        what meets it, such as to count right answers; other data has as many rows by chance.
+        Whether the step has not gone backward yet. After that, only the batch is cut, and what
+        meets it in an op, such as labels to count right answers: other data has as many rows by
+        chance.
     """
 
     def __init__(self, model: torch.nn.Module, samples: int, rows: int) -> None:

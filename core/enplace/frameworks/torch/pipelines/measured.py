@@ -189,14 +189,15 @@ def run(folder: Path) -> None:
     os.replace(folder / f"{ANSWER.format(rank)}.part", folder / ANSWER.format(rank))
 
 
+LOOK_S = 0.5
+"""Time between two looks at whether ``torchrun`` still runs."""
+
+
 def _end_with(parent: int) -> None:
-    """End this process when the one that started it is gone; ``torchrun`` makes it no group."""
+    """End this process once its parent has: ``torchrun`` starts each in a separate session."""
     while os.getppid() == parent:
         time.sleep(LOOK_S)
     os._exit(1)
-
-
-LOOK_S = 0.5
 
 
 def main() -> None:

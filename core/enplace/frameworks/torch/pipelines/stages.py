@@ -208,9 +208,10 @@ def _order_places(
     free: Collection[int],
     loss: int,
 ) -> list[Place]:
-    """Order places so that each is after those that it gets something from, that of the loss last.
+    """Order places so that each follows those that it gets something from, with the loss's last.
 
-    Otherwise they are as the script calls them, as are all if some need each other.
+    Apart from that, they are in the order in which the script calls them; all of them are if two
+    need each other.
     """
     needs: dict[int, set[Place]] = {}
     readers: dict[Place, set[Place]] = {}

@@ -26,9 +26,9 @@ def patches() -> list[tuple[Any, str, Callable[..., Any]]]:
 def _join_groups(usual: Callable[..., Sequence[Group]]) -> Callable[..., list[Group]]:
     """Join groups that share a parameter or a node, of which PyTorch joins only some.
 
-    Cross-attention has such: its weight meets what the stage gets in the keys, and, like all that
-    is before the queries, where they meet the keys. A parameter of two groups gets its gradient
-    twice.
+    Cross-attention has such groups, for one weight projects queries, keys and values: paths from it
+    meet those from the stage's inputs in the keys, and again where queries meet keys. A parameter
+    in two groups would get its gradient twice.
     """
 
     @wraps(usual)
@@ -46,7 +46,7 @@ def _join_groups(usual: Callable[..., Sequence[Group]]) -> Callable[..., list[Gr
 
 
 def _keep_graph(usual: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep the graph until all groups are done, if paths between nodes of one may be of another."""
+    """Keep the graph until all groups are done if they may share paths between their nodes."""
 
     @wraps(usual)
     def take(weights: Any, groups: Sequence[Group], retain_graph: bool = False) -> Any:

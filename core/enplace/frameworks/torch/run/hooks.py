@@ -93,7 +93,7 @@ def has_parameters(
 
 
 def _has_parts(module: torch.nn.Module, *, inside: bool) -> bool:
-    """Whether a module has parameters of its own, or modules inside if these count."""
+    """Whether a module itself has parameters, or modules inside if these count."""
     own = module.parameters(recurse=False)
     return any(True for _ in own) or (inside and any(True for _ in module.children()))
 

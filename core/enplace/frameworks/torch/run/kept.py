@@ -1,8 +1,8 @@
 """Tensors that a step does not keep for its backward pass, by hooks on what autograd saves.
 
-What an op made that is computed again is dropped, and the op runs again once a backward op asks for
-it. Its inputs are held until then, or are not kept either. What waits on the host is sent as soon
-as it is made. So results stay the same, to the last bit.
+What is computed again is dropped, and its op runs again when a backward op asks for it. The inputs
+of that op are held until then, or are not kept either. What waits on the host is sent there as soon
+as it is made. Results stay the same, to the last bit.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class _Again:
 
 @dataclass(eq=False)
 class _Slot:
-    """Whose output a storage holds, if that is not kept, and which one."""
+    """Which output of which op a storage holds, if that is not kept."""
 
     made: Made | None = None
     number: int = 0
@@ -154,7 +154,7 @@ class NotKept:
         return Made(_Again(name, func, given, run))
 
     def drop(self, made: Made, out: Any, given: Iterable[torch.Tensor] = ()) -> None:
-        """Note that what an op made is not kept, save what it was ``given``."""
+        """Note that what an op made is not kept, except for memory that it was ``given``."""
         old = {id(self._slot(each)) for each in given}
         for number, tensor in enumerate(tensors_in(out)):
             slot = self._slot(tensor)
