@@ -44,7 +44,7 @@ def result_for(
 
 
 def _compare(result: Result, model: Problem) -> Result:
-    """Add the plans of others, and what needs no planner or why that is not predicted."""
+    """Add plans of others, and what people pick without a planner, or why that is not predicted."""
     plan, framework = result.plan, framework_of(model.measured_profile)
     objective = THROUGHPUT if plan.objective == THROUGHPUT else STEP_TIME
     rule = planned_rule(plan)

@@ -103,9 +103,9 @@ class NarrowStates:
     about : str
         What to do, in a sentence; ``{}`` stands for the name of the optimiser.
     optimisers : tuple of str
-        Types of the ops of those for which it can be done; empty if it is any.
+        Types of the ops of the optimisers that can do it; empty if all can.
     overhead : float
-        What such states take besides, as a share of themselves.
+        Memory that such states take besides their numbers, as a share of these.
     least_numbers : int
         Variables with states of fewer numbers stay as they are.
     """
@@ -181,7 +181,7 @@ class Framework:
         ``MODULE:FUNCTION``: it takes a problem, an objective, the rule of its pipelines, and
         whether to stop. Empty if there is none.
     narrow_states : NarrowStates or None
-        None if Enplace knows no way.
+        None if Enplace knows of none.
     bundled : tuple of Path
         Small scripts that ship with Enplace, by which ``verify`` judges a machine.
     """

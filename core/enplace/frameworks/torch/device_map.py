@@ -108,7 +108,7 @@ def _find_homes(
 def _add_gradients(
     profile: Profile, label: IntArray, home: dict[int, int], begin: IntArray
 ) -> None:
-    """Find the homes of gradients of what is called between blocks, where no name tells one.
+    """Find the blocks of gradients of calls between blocks, where names tell none.
 
     Such a call belongs to the block that its last input comes from. Its gradients read what it gets
     or gives, and lead to the gradients of its inputs. A sum of gradients belongs to the first of
@@ -140,7 +140,7 @@ def _add_gradients(
 
 
 def count_elsewhere(profile: Profile, device: IntArray) -> int:
-    """Count the forward ops that are planned elsewhere than where stages of modules run them.
+    """Count the forward ops that a plan puts elsewhere than stages made of modules run them.
 
     Those have no parameters, and run with the module that makes the last of their inputs.
     """

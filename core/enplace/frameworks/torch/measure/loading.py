@@ -1,8 +1,8 @@
 """Tells what loads a batch from what else runs before the first module.
 
-What goes by parameters, such as averages of them that follow the step before or a penalty for large
-ones, runs where they are. A tensor that stays and that goes by one parameter is part of that
-parameter's state.
+Ops that depend on parameters, such as averages of them that follow the step before or a penalty on
+large ones, run where the parameters are. A tensor that outlives the step and depends on one
+parameter is part of that parameter's state.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _touches(op: RecordedOp) -> list[int]:
 
 
 def _owners(step: Step) -> dict[int, set[str]]:
-    """Find what parameters and buffers each storage goes by, besides what modules and losses do."""
+    """Find what parameters and buffers each storage depends on, apart from modules and losses."""
     found: dict[int, set[str]] = defaultdict(set)
     for number, each in enumerate(step.storages):
         if each.role:
@@ -68,7 +68,7 @@ def _owners(step: Step) -> dict[int, set[str]]:
 
 
 def _updates(before: Sequence[RecordedOp], ops: Sequence[RecordedOp], held: set[int]) -> set[int]:
-    """Find those of the ops moved out of the inputs whose results no loss asks for."""
+    """Find the ops moved out of the inputs whose results no loss depends on."""
     asked: set[int] = set()
     found: set[int] = set()
     for number in range(len(ops) - 1, -1, -1):

@@ -426,7 +426,7 @@ class _Builder:
         return usual if variable is None else self.nodes[variable].device
 
     def _scope(self, op: RecordedOp) -> tuple[str, str]:
-        """Return an op's scope and, if it updates one parameter's own, the parameter's name."""
+        """Return an op's scope and, if it updates what one parameter owns, the parameter's name."""
         if op.pass_ == OpPass.UPDATE:
             for touched in (op.writes, dict(op.reads)):
                 owners = {self.step.storages[s].owner for s in touched} - {""}

@@ -91,7 +91,7 @@ OF_FAKES = (
 
 @contextmanager
 def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
-    """Make all tensors fake within the block; what a script asks is answered by its line."""
+    """Make all tensors fake within the block; notes name lines of the script, if there is one."""
     with ExitStack() as stack:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         # Libraries that see a fake tensor believe that they are compiled, and choose other kernels.
@@ -253,7 +253,7 @@ class _Answers(TorchDispatchMode):
     masks : Masks
         What is said of all others.
     guesses : Guesses
-        Makes the numbers that a script gets of these.
+        Makes the numbers that a script gets from these.
     saw_sparse : bool
         Whether an op was given a sparse tensor.
     """
@@ -324,14 +324,14 @@ class _Answers(TorchDispatchMode):
             self._take(answer, line)
 
     def _take(self, answer: str, line: str) -> None:
-        """Note that a line goes by values that are taken to be something."""
+        """Note what a line of the script takes unknown values to be."""
         self._taken[answer][line] = None
 
     def _line(self) -> str:
         return "" if self._source is None else current_line(self._source)
 
     def _is_condition(self, line: str) -> bool:
-        """Return whether a line goes by the number that it asks for."""
+        """Return whether a line has a condition on the number that it asks for."""
         number = line.rpartition(" ")[2]
         if self._source is None or not number.isdigit():
             return False
@@ -367,7 +367,7 @@ class _Answers(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _pack(self, padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
-        """Pack sequences of known lengths, or else of full ones; PyTorch reads how many go on."""
+        """Pack sequences of known lengths, or else of full ones; PyTorch would read the lengths."""
         n, longest = padded.shape[:2] if batch_first else padded.shape[1::-1]
         content = self.known.find(lengths)
         with no_dispatch():
@@ -377,7 +377,7 @@ class _Answers(TorchDispatchMode):
         return padded.new_empty((total, *padded.shape[2:])), going
 
     def _all_rows(self, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """Replace each mask by numbers of as many rows, or as it takes if it is known."""
+        """Replace each mask by numbers of rows: those that it takes if it is known, else all."""
         found: list[torch.Tensor | None] = []
         for each in indices:
             if each is None or each.dtype not in (torch.bool, torch.uint8):
@@ -477,7 +477,7 @@ _BY_VALUE: dict[Any, Callable[..., Any]] = {
 def _pad(
     data: torch.Tensor, sizes: torch.Tensor, batch_first: bool, value: float, total: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad packed sequences by PyTorch's own ops; its code would read how many go on."""
+    """Pad packed sequences by other ops of PyTorch; its own reads the content of ``sizes``."""
     going: list[int] = sizes.tolist()
     rest = data.shape[1:]
     padded = data.new_full((max(total, len(going)), going[0], *rest), value)

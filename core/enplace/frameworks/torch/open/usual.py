@@ -42,7 +42,7 @@ class UsualStep:
 
     @property
     def kept(self) -> Seen | None:
-        """The one that is kept, perhaps with other optimisers than those of now."""
+        """The one that is kept, perhaps from before the optimisers changed."""
         return self.now or self._older
 
     def begin_anew(self) -> None:

@@ -28,7 +28,7 @@ MOST_KNOWN = 1 << 13
 
 
 class KnownValues:
-    """The content of small tensors that depends on no data and on no chance."""
+    """The content of small tensors that depends on neither data nor random numbers."""
 
     def __init__(self) -> None:
         # For the storage of a tensor, one that has its content; None where it became unknown.

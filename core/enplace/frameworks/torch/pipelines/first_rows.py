@@ -59,7 +59,7 @@ _MEND = (
 
 
 class _Following:
-    """Cuts the batch from a model's call on; after the backward pass, only what meets cut tensors."""
+    """Cuts a batch where its model is called; after the backward pass, what meets cut tensors."""
 
     def __init__(self, parts: int) -> None:
         self._parts = parts
@@ -141,7 +141,7 @@ class _Following:
 
 
 class _FirstRows(TorchFunctionMode):
-    """Cuts what comes from outside and has a row for each sample; anything made of that is cut.
+    """Cuts what comes from outside and has a row for each sample; what is made of it is cut.
 
     Attributes
     ----------

@@ -477,7 +477,7 @@ class Pipeline:
 
 
 def _generator_of(card: torch.device) -> torch.Generator:
-    """Return a card's random numbers; to seed those of all cards takes milliseconds."""
+    """Return a card's generator; seeding those of all cards would take milliseconds."""
     found: torch.Generator = torch.cuda.default_generators[card.index]
     return found
 

@@ -130,7 +130,7 @@ class Call:
 
     @cached_property
     def _is_flat(self) -> bool:
-        """Whether no argument holds sources inside: to look there takes as long as many calls."""
+        """Whether no argument holds sources inside: looking there takes as long as many a call."""
         values = (*self.args, *self.kwargs.values())
         return all(isinstance(v, _SOURCES) or not _has_any(v, _SOURCES) for v in values)
 

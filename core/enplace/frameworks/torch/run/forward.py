@@ -1,4 +1,4 @@
-"""Keep of a model's forward pass only what a plan keeps, wherever the model's modules are.
+"""Keep only what a plan keeps of a model's forward pass, wherever the model's modules are.
 
 An op is known by the module that runs it, its kind, and its turn in a step, as a profile names it.
 A call of the model that records no gradients takes as many turns as the one before.

@@ -205,7 +205,7 @@ class PlacedModules:
         """Keep only what a plan keeps of what forward ops make; ``head`` begins their names."""
         scopes = {path: scope_of_module(joined(head, path)) for path in self._own}
         self._forward = made = ForwardPass(splits, planned, lambda: scopes[self._running[-1]])
-        if made.has_one_update:  # of several optimisers, the turns go on
+        if made.has_one_update:  # with several optimisers, the turns go on
             self._hooks.append(register_optimizer_step_post_hook(lambda *_: made.end_step()))
 
     def remove(self) -> None:
