@@ -577,8 +577,9 @@ class _Builder:
         }
         for number, node in enumerate(self.nodes):
             if node.scope in ("", BACKWARD):
-                near = sorted(sources[number])[::-1]
-                near = [forward[number]] if number in forward else near
+                near = sorted(sources[number], reverse=True)
+                if number in forward:
+                    near = [forward[number]]
                 found = (split_pass(self.nodes[s].scope)[1] for s in near)
                 module = next((each for each in found if each not in _NO_MODULES), "")
                 node.scope = "/".join(filter(None, (node.scope, module)))
