@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from enplace.errors import EnplaceError
+from enplace.system import check_compiler_settings
+
 if TYPE_CHECKING:
     from enplace_studio.shell.window import MainWindow
 
@@ -19,7 +22,8 @@ def main(argv: list[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit status: 0 normally, 2 if the demo failed, or a library or a display is missing.
+        Exit status: 0 normally, 2 if the demo failed, a library or a display is missing, or a
+        setting of numba is wrong.
     """
     arguments = _parse(sys.argv[1:] if argv is None else argv)
     try:
@@ -38,9 +42,13 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"enplace-studio: {error}; install the system's package that has it", file=sys.stderr)
         return 2
+    except EnplaceError as error:
+        print(f"enplace-studio: {error}", file=sys.stderr)
+        return 2
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    check_compiler_settings()
     if arguments.offscreen_demo:
         os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
         # The off-screen platform warns about every window with a minimum size.

@@ -124,6 +124,13 @@ def test_a_missing_display_is_told_in_one_line(monkeypatch, capsys):
     assert told == "enplace-studio: there is no display; log in on a desktop, or use ssh -X\n"
 
 
+def test_a_setting_that_would_end_numba_is_told_in_one_line(monkeypatch, capsys):
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "-3")
+    assert main([]) == 2
+    told = capsys.readouterr().err
+    assert told == "enplace-studio: NUMBA_NUM_THREADS=-3: must be 1 or more; unset it\n"
+
+
 def test_the_file_dialog_has_our_icons_and_message_boxes_have_none(qtbot):
     use_file_icons()
     folder = QIcon.fromTheme("folder")
