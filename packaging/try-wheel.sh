@@ -5,7 +5,7 @@ set -euo pipefail
 
 wheel=$1
 shift
-(($#)) || set -- python3.11 python3.12 python3.13
+(($#)) || set -- python3.11 python3.12 python3.13 python3.14
 for python in "$@"; do
     "$python" --version 2>/dev/null || { echo "Not tried: there is no $python here" && continue; }
     venv=$(mktemp -d)
