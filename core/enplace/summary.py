@@ -24,11 +24,10 @@ from enplace.text import (
 if TYPE_CHECKING:
     from enplace.machine.pipelines.pipeline import PipelineSchedule
     from enplace.names.whole import LayerCount
-    from enplace.placers.alternatives import Alternative
     from enplace.placers.data_parallel import Replicas
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
-    from enplace.values.result import Result
+    from enplace.values.result import Alternative, Result
     from enplace.values.schedule import Schedule
 
 LONG_COMPILING_S = 5.0

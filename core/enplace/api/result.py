@@ -24,7 +24,6 @@ from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.pictures.graph_svg import graph_svg
 from enplace.pictures.memory_svg import memory_svg
 from enplace.pictures.timeline_svg import timeline_svg
-from enplace.placers.alternatives import Alternative
 from enplace.placers.data_parallel import (
     Replicas,
     all_mirrored,
@@ -36,6 +35,7 @@ from enplace.placers.references import alone_schedule
 from enplace.placing.next_moves import NextMove
 from enplace.text import instead, ms, table
 from enplace.values.problem import STEP_TIME, split_problem
+from enplace.values.result import Alternative
 from enplace.values.result import Result as PlainResult
 from enplace.values.schedule import Schedule
 from enplace.writers import write_plan

@@ -13,7 +13,6 @@ from enplace.frameworks.microbatches import Microbatches, plan_on_microbatch, sh
 from enplace.frameworks.registry import framework_of
 from enplace.machine.pipelines.pipeline import step_rule
 from enplace.placers.alternatives import (
-    Alternative,
     per_sample,
     plan_as_alternative,
     replicas_as_alternative,
@@ -30,6 +29,7 @@ from enplace.processes.worker import never
 from enplace.values.load_rule import PIPELINES, USUAL, LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
+from enplace.values.result import Alternative
 
 
 def find_alternatives(

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from enplace.bounds import with_bound
 from enplace.frameworks.alternatives import find_alternatives
 from enplace.frameworks.how_to import how_to_apply
 from enplace.frameworks.registry import framework_of
 from enplace.machine.pipelines.pipeline import planned_rule
-from enplace.placers.alternatives import Alternative, plan_as_alternative
+from enplace.placers.alternatives import plan_as_alternative
 from enplace.placers.data_parallel import mirrored, why_not_mirrored
 from enplace.placers.references import EXPERT, alone_schedule, reference_schedule
 from enplace.placing.prices import about_price, total_price_us
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
-from enplace.values.result import Reference, Result
+from enplace.values.result import Result
 from enplace.values.schedule import Schedule
 from enplace.writers import Exporter
 
@@ -57,10 +55,8 @@ def _compare(result: Result, model: Problem) -> Result:
         replicas = mirrored(model) if objective == STEP_TIME else None
         why_not = "" if replicas or objective != STEP_TIME else why_not_mirrored(model)
         found = find_alternatives(model, objective, [replicas] if replicas else [], rule)
-    known = {title: _reference_to(each, "") for title, each in plans.items()}
-    known |= {each.name: _reference_to(each, each.notes) for each in found}
-    priced = [(title, each.price_us, each.value_us) for title, each in plans.items()]
-    priced += [(each.name, each.price_us, each.value_us) for each in found]
+    known = plans | {each.name: replace(each, about=each.notes) for each in found}
+    priced = [(title, each.price_us, each.value_us) for title, each in known.items()]
     if objective == STEP_TIME:
         ours = result.schedule
         priced.insert(0, ("the plan", total_price_us(ours), ours.makespan_us))
@@ -79,16 +75,3 @@ def find_references(problem: Problem, alone: str) -> dict[str, Schedule]:
         found[OBEYING] = reference_schedule(problem, EXPERT)
     found[alone] = alone_schedule(problem)
     return {title: schedule for title, schedule in found.items() if schedule}
-
-
-def _reference_to(found: Alternative, about: str) -> Reference:
-    capacity_bytes = found.cluster.capacity_bytes
-    fullest = int(np.argmax(found.peak_bytes / np.maximum(capacity_bytes, 1)))
-    return Reference(
-        found.value_us,
-        found.fits,
-        found.sent_bytes,
-        int(found.peak_bytes[fullest]),
-        int(capacity_bytes[fullest]),
-        about,
-    )

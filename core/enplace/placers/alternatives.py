@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,77 +12,12 @@ from enplace.machine.pipelines.pipeline import most_bytes
 from enplace.placers.data_parallel import Replicas
 from enplace.placing.prices import total_price_us
 from enplace.placing.settle import by_placed_rank, settle
-from enplace.text import listed, ms, size
 from enplace.values.arrays import IntArray
 from enplace.values.batch import with_batch
-from enplace.values.cluster import Cluster
 from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
-
-
-@dataclass(frozen=True, eq=False)
-class Alternative:
-    """What a person may pick instead of a plan.
-
-    Attributes
-    ----------
-    value_us : float
-        The step time, or the time per sample of a pipeline; NaN if it is not known.
-    peak_bytes : int array, shape (n_devices,)
-        With the samples in flight, if it is a pipeline.
-    sent_bytes : int
-        In a step.
-    about : str
-        What else is to be said of it, in sentences.
-    why_not : str
-        Why it cannot be had, besides memory: the end of a sentence. Empty if it can.
-    price_us : float
-        What its sends may cost besides (:mod:`enplace.placing.prices`).
-    """
-
-    name: str
-    cluster: Cluster
-    value_us: float
-    peak_bytes: IntArray
-    sent_bytes: int = 0
-    about: str = ""
-    why_not: str = ""
-    price_us: float = 0.0
-
-    @property
-    def fits(self) -> bool:
-        """Whether it can run: within the memory of every device."""
-        return not self.why_not and bool((self.peak_bytes <= self.cluster.capacity_bytes).all())
-
-    @property
-    def is_rival(self) -> bool:
-        """Whether it can run, in a time that is known."""
-        return self.fits and math.isfinite(self.value_us)
-
-    @property
-    def time(self) -> str:
-        """What it takes, in words; empty if that is not known."""
-        return ms(self.value_us) if math.isfinite(self.value_us) else ""
-
-    @property
-    def memory(self) -> str:
-        """The peak memory of every device that it uses, in words."""
-        names: dict[str, list[str]] = {}
-        for gpu in self.cluster.gpus:
-            device, peak = self.cluster.devices[gpu], int(self.peak_bytes[gpu])
-            if peak:
-                over = f" of {size(device.capacity_bytes)}" * (peak > device.capacity_bytes)
-                names.setdefault(f"{size(peak)}{over}", []).append(device.label)
-        if [len(on) for on in names.values()] == [len(self.cluster.gpus)]:
-            return f"{next(iter(names))} each"
-        return ", ".join(f"{peak} on {listed(on)}" for peak, on in names.items())
-
-    @property
-    def notes(self) -> str:
-        """Whether it fits and the memory of every card, then what else is to be said of it."""
-        fit = "" if self.fits else f"does not fit: {self.why_not}".removesuffix(": ") + "; "
-        return " ".join(filter(None, (f"{fit}{self.memory}.", self.about)))
+from enplace.values.result import Alternative
 
 
 def replicas_as_alternative(found: Replicas) -> Alternative:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from enplace.text import listed, ms, size
+from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan, find_gap
-from enplace.values.problem import STEP_TIME, THROUGHPUT
+from enplace.values.problem import STEP_TIME
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
 
@@ -16,26 +19,73 @@ Lines = tuple[str, str]
 """A sentence, and lines of code or commands to copy; there may be none."""
 
 
-@dataclass(frozen=True)
-class Reference:
-    """What a result is compared with.
+@dataclass(frozen=True, eq=False)
+class Alternative:
+    """What a person may pick instead of a plan.
 
     Attributes
     ----------
     value_us : float
-        The time per sample beside a plan for throughput, else the step time; NaN if unknown.
-    peak_bytes, capacity_bytes : int
-        Of the device that it fills most.
+        The step time, or the time per sample of a pipeline; NaN if it is not known.
+    peak_bytes : int array, shape (n_devices,)
+        With the samples in flight, if it is a pipeline.
+    sent_bytes : int
+        In a step.
     about : str
-        What else people should know of it, in sentences.
+        What else is to be said of it, in sentences.
+    why_not : str
+        Why it cannot be had, besides memory: the end of a sentence. Empty if it can.
+    price_us : float
+        What its sends may cost besides (:mod:`enplace.placing.prices`).
     """
 
+    name: str
+    cluster: Cluster
     value_us: float
-    fits: bool
-    sent_bytes: int
-    peak_bytes: int
-    capacity_bytes: int
+    peak_bytes: IntArray
+    sent_bytes: int = 0
     about: str = ""
+    why_not: str = ""
+    price_us: float = 0.0
+
+    @property
+    def fits(self) -> bool:
+        """Whether it can run: within the memory of every device."""
+        return not self.why_not and bool((self.peak_bytes <= self.cluster.capacity_bytes).all())
+
+    @property
+    def fullest(self) -> int:
+        """The device that it fills most."""
+        return int(np.argmax(self.peak_bytes / np.maximum(self.cluster.capacity_bytes, 1)))
+
+    @property
+    def is_rival(self) -> bool:
+        """Whether it can run, in a time that is known."""
+        return self.fits and math.isfinite(self.value_us)
+
+    @property
+    def time(self) -> str:
+        """What it takes, in words; empty if that is not known."""
+        return ms(self.value_us) if math.isfinite(self.value_us) else ""
+
+    @property
+    def memory(self) -> str:
+        """The peak memory of every device that it uses, in words."""
+        names: dict[str, list[str]] = {}
+        for gpu in self.cluster.gpus:
+            device, peak = self.cluster.devices[gpu], int(self.peak_bytes[gpu])
+            if peak:
+                over = f" of {size(device.capacity_bytes)}" * (peak > device.capacity_bytes)
+                names.setdefault(f"{size(peak)}{over}", []).append(device.label)
+        if [len(on) for on in names.values()] == [len(self.cluster.gpus)]:
+            return f"{next(iter(names))} each"
+        return ", ".join(f"{peak} on {listed(on)}" for peak, on in names.items())
+
+    @property
+    def notes(self) -> str:
+        """Whether it fits and the memory of every card, then what else is to be said of it."""
+        fit = "" if self.fits else f"does not fit: {self.why_not}".removesuffix(": ") + "; "
+        return " ".join(filter(None, (f"{fit}{self.memory}.", self.about)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +103,7 @@ class Result:
         The solver that proved the bound; empty if it follows from the problem directly.
     compile_seconds : float
         How long kernels were compiled or loaded during the run; not part of the solving time.
-    references : mapping of str to Reference
+    references : mapping of str to Alternative
         Other plans for the same model to compare this one with, by what they are.
     about_references : tuple of str
         Why some are missing, and what else holds for all, in sentences.
@@ -71,7 +121,7 @@ class Result:
     bound_us: float | None = None
     proven_by: str = ""
     compile_seconds: float = 0.0
-    references: Mapping[str, Reference] = field(default_factory=dict)
+    references: Mapping[str, Alternative] = field(default_factory=dict)
     about_references: tuple[str, ...] = ()
     how_to: Sequence[Lines] = ()
     notes: Sequence[tuple[str, str]] = ()
@@ -112,22 +162,3 @@ class Result:
         if self.bound_us == 0 < self.value_us:
             return None  # nothing is proven
         return find_gap(self.value_us, self.bound_us)
-
-
-def reference_of(schedule: Schedule, peak_bytes: IntArray) -> Reference:
-    """Return the figures of a schedule that others are compared with.
-
-    Parameters
-    ----------
-    peak_bytes : int array, shape (n_devices,)
-        With the samples in flight, if it is a pipeline.
-    """
-    capacity = schedule.problem.cluster.capacity_bytes
-    fullest = int(np.argmax(peak_bytes / np.maximum(capacity, 1)))
-    return Reference(
-        schedule.value_us if schedule.plan.objective == THROUGHPUT else schedule.makespan_us,
-        bool((peak_bytes <= capacity).all()),
-        int(schedule.transfer_bytes.sum()),
-        int(peak_bytes[fullest]),
-        int(capacity[fullest]),
-    )

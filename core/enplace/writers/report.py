@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
@@ -54,7 +53,7 @@ from enplace.text import (
 from enplace.values.constraints import DEVICE, OP, Kind, Row
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 from enplace.values.profile import Profile
-from enplace.values.result import Reference, Result, reference_of
+from enplace.values.result import Alternative, Result
 from enplace.values.schedule import Schedule
 from enplace.values.spare_memory import about_memory
 from enplace.values.splits import whole_names
@@ -166,12 +165,19 @@ def _compared(result: Result) -> str:
     """Tabulate this plan and those that it is compared with."""
     if not result.references:
         return ""
-    others = result.references
-    ours = reference_of(result.schedule, most_bytes(result.schedule))
-    rows = [_compared_row("this plan", ours, "")]
+    others, schedule = result.references, result.schedule
+    is_pipeline = result.objective == THROUGHPUT
+    ours = Alternative(
+        "this plan",
+        schedule.problem.cluster,
+        schedule.value_us if is_pipeline else schedule.makespan_us,
+        most_bytes(schedule),
+        int(schedule.transfer_bytes.sum()),
+    )
+    rows = [_compared_row(ours.name, ours, "")]
     rows += [_compared_row(title, each, _change(ours, each)) for title, each in others.items()]
-    title = VALUES[THROUGHPUT] if result.objective == THROUGHPUT else "step time"
-    title = result.schedule.problem.measured_profile.measured.title_of(title)
+    title = VALUES[THROUGHPUT] if is_pipeline else "step time"
+    title = schedule.problem.measured_profile.measured.title_of(title)
     head = f"<th>{title}<th>this plan against it<th>sent<th>most memory on a device"
     about = [f"{title}: {each.about}" for title, each in others.items() if each.about]
     notes = _paragraphs([*about, *result.about_references])
@@ -179,18 +185,18 @@ def _compared(result: Result) -> str:
     return f"<section><h2>Compared with</h2>{table}{notes}</section>"
 
 
-def _change(ours: Reference, other: Reference) -> str:
+def _change(ours: Alternative, other: Alternative) -> str:
     if not other.fits or not ours.fits or not other.value_us > 0:
         return ""
     return change_text(ours.value_us / other.value_us - 1)
 
 
-def _compared_row(title: str, each: Reference, change: str) -> str:
-    memory = f"{size(each.peak_bytes)} of {size(each.capacity_bytes)}"
-    time = ms(each.value_us) if math.isfinite(each.value_us) else ""
+def _compared_row(title: str, each: Alternative, change: str) -> str:
+    peak, capacity = each.peak_bytes[each.fullest], each.cluster.capacity_bytes[each.fullest]
+    memory = f"{size(int(peak))} of {size(int(capacity))}"
     unfit = "" if each.fits else ' class="bad"'
     return (
-        f"<tr><td>{escape(title)}</td><td>{time}</td>"
+        f"<tr><td>{escape(title)}</td><td>{each.time}</td>"
         f"<td{unfit}>{change if each.fits else 'does not fit, so it cannot run'}</td>"
         f"<td>{size(float(each.sent_bytes))}</td><td{unfit}>{memory}</td></tr>"
     )

@@ -23,7 +23,7 @@ from enplace.pictures.tracks import Track, channel_tracks, lane_tracks
 from enplace.text import ms, size
 from enplace.values.constraints import Constraints
 from enplace.values.problem import Problem
-from enplace.values.result import Result, reference_of
+from enplace.values.result import Alternative, Result
 from enplace.values.schedule import Schedule
 from enplace.values.splits import Split, part_names
 from enplace.writers.report import report_html
@@ -243,7 +243,10 @@ def test_the_report_compares_and_says_what_does_not_fit():
     unfit = Problem(profile, cluster_of(2, capacity_bytes=100))
     alone = simulate(unfit, plan_of(unfit, {"a": 0, "b": 0}))
     rivals = {"slow <b>": slower, "alone": alone}
-    others = {name: reference_of(each, each.peak_bytes) for name, each in rivals.items()}
+    others = {
+        name: Alternative(name, each.problem.cluster, each.makespan_us, each.peak_bytes)
+        for name, each in rivals.items()
+    }
     rows = cells(report_html(Result(ours, references=others)))
     assert [row[0] for row in rows[:3]] == ["this plan", "slow <b>", "alone"]
     assert [row[2] for row in rows[:3]] == ["", "−50.0 %", "does not fit, so it cannot run"]

@@ -11,12 +11,12 @@ from PySide6.QtWidgets import QGridLayout, QWidget
 from enplace.frameworks.alternatives import find_alternatives
 from enplace.frameworks.registry import framework_of
 from enplace.machine.pipelines.pipeline import planned_rule
-from enplace.placers.alternatives import Alternative
 from enplace.placers.data_parallel import NO_ROOM, mirrored, why_not_mirrored
 from enplace.placing.prices import about_price
 from enplace.text import ms
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, Problem
+from enplace.values.result import Alternative
 from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.model.document import Document

@@ -28,17 +28,13 @@ from enplace.frameworks.torch.names import scope_of_module
 from enplace.names.layers import NONE, spread
 from enplace.names.passes import split_pass
 from enplace.names.whole import LayerChain, find_chain
-from enplace.placers.alternatives import (
-    Alternative,
-    per_sample,
-    split_as_alternative,
-    with_batch_of,
-)
+from enplace.placers.alternatives import per_sample, split_as_alternative, with_batch_of
 from enplace.text import count
 from enplace.values.arrays import IntArray
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import LATENCY, STEP_TIME, Problem
 from enplace.values.profile import Profile
+from enplace.values.result import Alternative
 
 BALANCED, EVEN, TITAN = 'device_map="balanced"', "even layers", "torchtitan's rule"
 

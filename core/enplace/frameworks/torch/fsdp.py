@@ -22,7 +22,6 @@ import numpy as np
 
 from enplace.frameworks.torch.device_map import PARAMETERS, block_of
 from enplace.names.passes import named_backward, split_pass
-from enplace.placers.alternatives import Alternative
 from enplace.placers.batch_shares import ReplicaSteps, count_turns
 from enplace.placers.data_parallel import MANY, ring_us, why_no_shares
 from enplace.placing.prices import rounds_price_us
@@ -31,6 +30,7 @@ from enplace.values.arrays import where_op
 from enplace.values.op_kinds import OpKind
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL, IntArray, Profile
+from enplace.values.result import Alternative
 from enplace.values.splits.graph import launch_us
 
 NAME = "FSDP"
