@@ -10,10 +10,13 @@ import os
 import runpy
 import subprocess
 import sys
+import threading
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from pathlib import Path
 from types import FrameType
+from typing import Any
 from unittest.mock import patch
 
 from enplace.frameworks.framework import Framework
@@ -37,11 +40,25 @@ def run_program(source: Source) -> None:
         patch.object(sys, "path", [str(place_of(source)), *sys.path]),
         # A plan that the script applies is not part of the model.
         patch.object(Framework, "apply", lambda *_, **__: None),
+        patch.object(os, "_exit", _exit_as_usual(os._exit)),
     ):
         if source.kind == "script":
             runpy.run_path(source.path, run_name="__main__")
         else:
             runpy.run_module(source.path, run_name="__main__", alter_sys=True)
+
+
+def _exit_as_usual(at_once: Callable[[int], Any]) -> Callable[[int], Any]:
+    """Let a program end itself by ``os._exit`` as by ``sys.exit``, so that the worker answers."""
+    own = os.getpid()
+
+    @wraps(at_once)
+    def leave(status: int) -> Any:
+        if os.getpid() != own or threading.current_thread() is not threading.main_thread():
+            return at_once(status)
+        raise SystemExit(status)
+
+    return leave
 
 
 def current_line(source: Source) -> str:
@@ -114,7 +131,7 @@ def why_failed(
         return f"{place}: it needs the module '{error.name}', which is not installed; install it"
     if refused := redirect.why_refused(error):
         return f"{place}: {refused}"
-    reason = ": ".join(filter(None, (type(error).__name__, line)))
+    reason = ": ".join(filter(None, (type(error).__name__, line.rstrip("."))))
     mend = "correct the script" if isinstance(error, SyntaxError) else usual_mend
     if isinstance(error, OSError) and error.errno == errno.EROFS:
         mend = _NOT_WRITABLE

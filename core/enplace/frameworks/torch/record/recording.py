@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ class Recording:
     def __init__(self, clock: Clock, line: Callable[[], str] = str) -> None:
         self.modules, self.clock, self._line = Modules(), clock, line
         self.recorder: Recorder | None = None
-        self._stack = ExitStack()
+        self._stack, self._thread = ExitStack(), 0
 
     def is_due(self, plain: int, again: int, wanted: int) -> bool:
         """Return whether the next step is to be recorded for the times of ops.
@@ -95,6 +96,7 @@ class Recording:
     def begin(self, optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
         """Record from here."""
         self.recorder = Recorder(self.modules, self.clock, self._line)
+        self._thread = threading.get_ident()
         self.recorder.know_model(optimizers)
         self.clock.start()
         self._stack.enter_context(self.modules)
@@ -110,6 +112,9 @@ class Recording:
 
     def stop(self) -> None:
         """Record no longer, if at all; what was recorded does not matter."""
-        if self.recorder is not None:
+        if self.recorder is not None and threading.get_ident() != self._thread:
+            self.recorder = None  # a mode is its thread's, which has ended
+            self._stack.pop_all()
+        elif self.recorder is not None:
             self.end()
             self.clock.forget()

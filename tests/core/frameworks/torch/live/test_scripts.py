@@ -107,6 +107,17 @@ if __name__ == "__main__":
 """
 
 
+IN_A_THREAD = f"""
+import threading
+def train():
+{textwrap.indent(LOOP, "    ")}
+        sys.exit()
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+"""
+
+
 def record(source, steps=0):
     return record_script(source, steps, 0, ignore).step
 
@@ -346,11 +357,18 @@ def test_an_estimate_runs_checkpoints_and_scaled_gradients_with_kernels_of_a_gpu
         (LOOP.replace("range(8)", "range(1)"), "it made only one step"),
         ("import torch\nraise ValueError('no data')\n", r"line 2: it failed .* no data"),
         (LOOP.replace("nn.Linear(32", "FSDPModule(32"), "failed before it trained"),
+        (f"{LOOP}    import os; os._exit(3)\n", r"line \d+: the script ended before it trained \(3\)"),
+        (IN_A_THREAD, "it made only one step"),
     ],
 )
 def test_a_script_without_a_step_is_told_so_in_one_line(text, says, tmp_path):
     with pytest.raises(LoadError, match=says):
         record(script(tmp_path, text))
+
+
+def test_a_script_that_leaves_at_once_when_it_has_trained_gives_its_steps(tmp_path):
+    text = LOOP.replace("range(8)", "range(4)") + "import os; os._exit(0)\n"
+    assert record_script(script(tmp_path, text), 9, 0, ignore).timing.step_times_us
 
 
 def test_a_model_of_which_this_process_has_a_part_is_refused(tmp_path):
