@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from dataclasses import replace
 from importlib.resources import files as resource_files
 from pathlib import Path
@@ -90,15 +91,27 @@ def recognise(path: Path) -> tuple[Path, str]:
     """
     suffix = path.suffix.lower()
     if suffix in _WEIGHTS:
+        mend = "open the script that trains the model, or save it by torch.export (.pt2)"
+        if _has_code(path):
+            raise FileError(f"{path}: a TorchScript model, which has no training step; {mend}")
         raise FileError(
-            f"{path}: weights without the code of their model (and opening them may run code); "
-            f"open the script that trains it"
+            f"{path}: weights without the code of their model (and loading them may run code); "
+            f"{mend}"
         )
     if suffix not in (".py", EXPORTED) or os.path.isdir(path):
         raise FileError(f"{path}: not a model; choose {_MODELS}")
     if not os.path.getsize(path):
         raise FileError(f"{path}: the file is empty; save it again")
     return path, "pt2" if suffix == EXPORTED else "script"
+
+
+def _has_code(path: Path) -> bool:
+    """Return whether a file of weights is an archive of ``torch.jit.save``, by its list of files."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any("/code/" in name for name in archive.namelist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return False
 
 
 def explain_end(code: int, last_lines: str) -> str:

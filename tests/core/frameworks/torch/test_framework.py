@@ -1,3 +1,5 @@
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,14 @@ def test_weights_alone_are_refused_without_being_opened(tmp_path):
         source_of(str(path))
     (program := tmp_path / "model.pt2").write_bytes(b"PK")
     assert source_of(str(program)).is_recorded
+
+
+def test_a_torchscript_model_is_refused_as_one(tmp_path):
+    with zipfile.ZipFile(tmp_path / "net.pt", "w") as archive:
+        archive.writestr("net/data.pkl", "cos\nsystem\n")
+        archive.writestr("net/code/__torch__.py", "class Net(Module): ...")
+    with pytest.raises(FileError, match=r"net\.pt: a TorchScript model.* torch\.export"):
+        source_of(str(tmp_path / "net.pt"))
 
 
 def test_workers_that_run_scripts_change_no_files():
