@@ -106,7 +106,7 @@ def recognise(path: Path) -> tuple[Path, str]:
 
 
 def _has_code(path: Path) -> bool:
-    """Return whether a file of weights is an archive of ``torch.jit.save``, by its list of files."""
+    """Return whether a file is an archive of ``torch.jit.save``; loads nothing."""
     try:
         with zipfile.ZipFile(path) as archive:
             return any("/code/" in name for name in archive.namelist())
