@@ -26,6 +26,7 @@ from enplace.values.constraints import (
     Lock,
     Pin,
     Row,
+    StayClose,
     look_up,
 )
 from enplace.values.pins import FREE
@@ -35,7 +36,7 @@ from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.reasons import find_lock
 from enplace_studio.model import edits
-from enplace_studio.model.open_project import Constraint, OpenProject
+from enplace_studio.model.open_project import Constraint, OpenProject, PlanEntry
 from enplace_studio.model.prices import simulate_changed
 
 MOST_GROUPS, MOST_UNITS = 20, 8
@@ -168,12 +169,33 @@ def describe(project: OpenProject, constraint: Constraint) -> str:
     if (OP in kind.roles and not len(first)) or (kind.roles == (OP, OP) and not len(then)):
         name = next(kind.ends(constraint.rows, OP))
         return f"{name}, for another graph"  # switched off there
+    if kind.key == StayClose.key:
+        found = kind.all_mapped(
+            constraint.rows, look_up(project.problem.profile.index), look_up(index)
+        )
+        home = find_home(project, found)
+        plan = "planned" if home is None else f"“{home.name}”"
+        return f"as {plan} but for {count(constraint.rows[0][1], 'op')}"
     what = _named(project, first.tolist())
     if kind.roles == (OP, OP):
         groups = np.unique(project.grouping.group[[*first, *then]])
         inside = f" of {project.grouping.names[groups[0]]}" if len(groups) == 1 else ""
         return kind.phrase.format(what.removesuffix(inside), project.describe(then.tolist()))
     return kind.phrase.format(*kind.texts(constraint.rows[0], lambda _: what, where))
+
+
+def find_home(project: OpenProject, rows: Collection[Row]) -> PlanEntry | None:
+    """Find the listed plan that change limits, as numbers of ops and devices, keep others close to.
+
+    It is looked for among the plans of the open graph; None if it is gone, or there is no limit.
+    """
+    for placement, _ in rows:
+        ops, devices = np.array(placement, dtype=np.int64).reshape(-1, 2).T
+        for entry in project.plans:
+            is_open = entry.cluster is None and entry.plan.splits == project.problem.splits
+            if is_open and (entry.plan.device[ops] == devices).all():
+                return entry
+    return None
 
 
 def _named(project: OpenProject, ops: list[int]) -> str:

@@ -472,12 +472,12 @@ def _portable(keys: str) -> str:
 
 
 VIEW_KEYS = (
-    ("W A S D", "Move and zoom the graph and the timelines"),
+    ("W A S D", "Move and zoom the graph or the timeline under the pointer"),
     ("Ctrl + wheel", "Zoom at the pointer; plans side by side zoom without Ctrl"),
     ("Drag along the axis", "Select a span of time in the timeline"),
     ("I", "Select the time on screen in plans side by side"),
-    ("+ or −", "Zoom the graph"),
-    ("Arrows", "Go to the next group, or move the timeline"),
+    ("+ or −", "Zoom the graph or the timeline under the pointer"),
+    ("Arrows", "Go to the next group, or move the timeline under the pointer"),
     ("Enter", "Open the group alone"),
     ("Backspace", "Back to the groups around it"),
     ("Enter, F3", "In the query: select all that is found, or go to the next group"),

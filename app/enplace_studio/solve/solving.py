@@ -19,7 +19,7 @@ from enplace.placing.options import STAGE_OPTIONS, load_values
 from enplace.placing.registry import WARM_START
 from enplace.placing.relabel import relabel_like
 from enplace.text import count, seconds
-from enplace.values.constraints import DEVICE, KINDS, OP, look_up, same
+from enplace.values.constraints import DEVICE, KINDS, OP, StayClose, look_up, same
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.splits import whole_names
@@ -27,6 +27,7 @@ from enplace_studio.explain.cluster_facts import cluster_title
 from enplace_studio.explain.titles import grain_text, short_title, values_text
 from enplace_studio.jobs.solver import Job, Solver
 from enplace_studio.model import edits
+from enplace_studio.model.constraints import find_home
 from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.model.method_facts import rank, why_not_for
 from enplace_studio.model.open_project import OpenProject
@@ -44,6 +45,9 @@ POLISH_S = 30.0
 """Time limit for improving an existing plan."""
 
 RULES_FILTER = "Rules: lines of REGEX -> DEVICE (*.rules *.txt);;All files (*)"
+
+MOVED = " moved"
+"""The end of the note on a plan that stays close to another one."""
 
 NOT_COMPARED = ("random", "round-robin")
 
@@ -354,8 +358,7 @@ class Solving(Part):
             return
         if not job.asked and (job.cluster != project.cluster or project.expert is not None):
             return  # there is one for this cluster, or another job finds it
-        start = [each.name for each in project.plans if each.plan is job.start]
-        entry = replace(self._named(job, made), made_from="".join(start[:1]))
+        entry = _below_its_origin(job, self._named(job, made), project)
         is_older = entry.cluster is not None or not _asks_the_same(job.problem, project.problem)
         own = job.cluster or job.problem.cluster
         self.is_adding = True
@@ -389,6 +392,8 @@ class Solving(Part):
         against = "" if change is None else f", {vs_expert(change)}"
         if unfit := unfit_text(entry.schedule):
             against = f", {unfit}"
+        if entry.note.endswith(MOVED):
+            against += f", {entry.note} from “{entry.made_from}”"
         other = "" if project is None else rival_text(project, entry)
         self.done.emit(f"{entry.name}: {headline(entry.plan, entry.schedule)}{against}{other}")
 
@@ -453,6 +458,21 @@ def _simulated(job: Job, plan: Plan, project: OpenProject) -> PlanEntry:
         entry = edits.carry_over(entry, project, job.cluster or job.problem.cluster)
     _ = entry.schedule.peak_bytes
     return entry
+
+
+def _below_its_origin(job: Job, entry: PlanEntry, project: OpenProject) -> PlanEntry:
+    """Say of a plan which one it had to stay close to, or else which one its search started from.
+
+    In the list, it is below that plan. Of one that stays close, the note says how many ops moved.
+    """
+    home = None
+    if entry.cluster is None and entry.plan.splits == project.problem.splits:
+        home = find_home(project, job.problem.constraints[StayClose.key])
+    if home is not None:
+        n_moved = int((entry.plan.device != home.plan.device).sum())
+        return replace(entry, made_from=home.name, note=count(n_moved, "op") + MOVED)
+    start = [each.name for each in project.plans if each.plan is job.start]
+    return replace(entry, made_from="".join(start[:1]))
 
 
 def _asks_the_same(one: Problem, other: Problem) -> bool:

@@ -9,7 +9,7 @@ from PySide6.QtGui import QContextMenuEvent, QKeyEvent, QMouseEvent, QResizeEven
 from PySide6.QtWidgets import QMenu, QScrollBar, QWidget
 
 from enplace_studio.timelines.scale import TimeScale
-from enplace_studio.widgets.labels import TipWidget
+from enplace_studio.widgets.labels import KeyCanvas
 from enplace_studio.widgets.theme import theme
 
 ZOOM_STEP = 1.25
@@ -54,7 +54,7 @@ class Surface:
         self.scroll_px = min(max(self.scroll_px + pixels, 0), last)
 
 
-class TimeCanvas(TipWidget):
+class TimeCanvas(KeyCanvas):
     """A widget over a time axis; the middle button drags it along time and rows.
 
     Parameters
@@ -134,6 +134,9 @@ class TimeCanvas(TipWidget):
         return {
             Qt.Key.Key_W: lambda: self.zoom(1),
             Qt.Key.Key_S: lambda: self.zoom(-1),
+            Qt.Key.Key_Plus: lambda: self.zoom(1),
+            Qt.Key.Key_Equal: lambda: self.zoom(1),
+            Qt.Key.Key_Minus: lambda: self.zoom(-1),
             Qt.Key.Key_A: lambda: self.pan(-1),
             Qt.Key.Key_D: lambda: self.pan(1),
             Qt.Key.Key_Left: lambda: self.pan(-1),
@@ -147,6 +150,8 @@ class TimeCanvas(TipWidget):
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         plain = Qt.KeyboardModifier.NoModifier | Qt.KeyboardModifier.KeypadModifier
+        if event.key() == Qt.Key.Key_Plus:
+            plain |= Qt.KeyboardModifier.ShiftModifier
         action = self.keys().get(Qt.Key(event.key())) if not event.modifiers() & ~plain else None
         if action is None:
             super().keyPressEvent(event)

@@ -6,8 +6,9 @@ import html
 from collections.abc import Sequence
 
 from PySide6.QtCore import QEvent, QPointF, Qt
-from PySide6.QtGui import QHelpEvent, QPaintEvent
+from PySide6.QtGui import QEnterEvent, QHelpEvent, QPaintEvent
 from PySide6.QtWidgets import (
+    QApplication,
     QComboBox,
     QLabel,
     QSizePolicy,
@@ -132,3 +133,13 @@ class TipWidget(QWidget):
             QToolTip.showText(event.globalPos(), text, self)
             return True
         return super().event(event)
+
+
+class KeyCanvas(TipWidget):
+    """A painted widget whose keys act as soon as the pointer comes to it."""
+
+    def enterEvent(self, event: QEnterEvent) -> None:
+        focused = QApplication.focusWidget()
+        is_typing = focused and focused.testAttribute(Qt.WidgetAttribute.WA_InputMethodEnabled)
+        if self.isActiveWindow() and not is_typing:
+            self.setFocus(Qt.FocusReason.MouseFocusReason)

@@ -4,8 +4,8 @@ import weakref
 
 import numpy as np
 import pytest
-from PySide6.QtCore import QEvent, QRect, Qt
-from PySide6.QtGui import QCursor
+from PySide6.QtCore import QEvent, QPointF, QRect, Qt
+from PySide6.QtGui import QCursor, QEnterEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QMenu, QMessageBox, QPushButton, QWidget
 from tests.app.shell.windows import BUTTON, answer, open_path, press, project_with_a_plan, trigger
@@ -259,6 +259,26 @@ def test_a_key_acts_on_the_pane_under_the_pointer(window, monkeypatch, pane, kin
     fitted.clear()
     press(window, Qt.Key.Key_0)
     assert fitted == [kind]
+
+
+def test_the_canvas_that_the_pointer_comes_to_takes_the_keys_unless_someone_types(window):
+    graph = window.panes.views["graph"]
+    canvas, timeline = graph.canvas, window.panes.views["timeline"].canvas
+    enter = QEnterEvent(QPointF(1, 1), QPointF(1, 1), QPointF(1, 1))
+    window.activateWindow()
+    assert QTest.qWaitForWindowActive(window)
+    canvas.setFocus()
+    QApplication.sendEvent(timeline, enter)
+    assert timeline.hasFocus()
+    before = timeline.scale.us_per_px
+    press(window.focusWidget(), Qt.Key.Key_Plus, Qt.KeyboardModifier.ShiftModifier)
+    assert timeline.scale.us_per_px < before
+    press(window.focusWidget(), Qt.Key.Key_Minus)
+    assert timeline.scale.us_per_px == pytest.approx(before)
+    graph.start_search()
+    typing = window.focusWidget()
+    QApplication.sendEvent(timeline, enter)
+    assert typing.hasFocus()
 
 
 def test_the_theme_is_remembered(window, make_window):

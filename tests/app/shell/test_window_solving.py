@@ -19,6 +19,7 @@ from enplace.values.measurement import Measurement
 from enplace.values.result import Result
 from enplace.writers import write_plan
 from enplace_studio.jobs.solver import Job, Method, Report
+from enplace_studio.model.constraints import describe, list_constraints
 from enplace_studio.model.open_project import start_project
 from enplace_studio.model.plan_facts import standing, why_stale
 from enplace_studio.solve.compare_dialog import CompareDialog
@@ -643,3 +644,19 @@ def test_a_new_plan_keeps_the_colours_of_devices_that_are_alike(window):
     *_, listed = window.document.plans
     assert listed.plan.device.tolist() == shown.plan.device.tolist()
     assert listed.schedule.makespan_us == step_us
+
+
+def test_a_plan_close_to_another_is_below_it_and_says_how_many_ops_moved(window):
+    home, said = window.document.current, []
+    window.studio.done.connect(said.append)
+    window.document.stay_close(1)
+    problem = window.document.problem
+    where = dict(zip("abc", home.plan.device.tolist(), strict=True))
+    plan = plan_of(problem, where | {"c": 1 - where["c"]})
+    window.solver.solved.emit(Job(1, problem, "heft", None, True), plan)
+    window.studio.solving.wait()
+    *_, close = window.document.plans
+    assert (close.parent, close.note) == (home.name, "1 op moved")
+    assert f"1 op moved from “{home.name}”" in said[-1]
+    rows = list_constraints(problem, window.document.project.grouping)
+    assert describe(window.document.project, rows[0]) == f"as “{home.name}” but for 1 op"

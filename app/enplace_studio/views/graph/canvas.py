@@ -26,7 +26,7 @@ from enplace_studio.views.graph.paint import paint_scene
 from enplace_studio.views.graph.press import Press
 from enplace_studio.views.graph.scene import Scene
 from enplace_studio.widgets.dragging import EXTEND, RubberBand
-from enplace_studio.widgets.labels import TipWidget
+from enplace_studio.widgets.labels import KeyCanvas
 from enplace_studio.widgets.theme import theme
 
 ZOOM_STEP = 1.2
@@ -45,7 +45,7 @@ _ARROWS = {
 }
 
 
-class Canvas(TipWidget):
+class Canvas(KeyCanvas):
     """Paints the model's scene and translates mouse and keys into requests."""
 
     resized = Signal()
