@@ -151,13 +151,13 @@ class MeasuredRun(Frozen):
     op_finish_us: FloatArray
     op_device: IntArray
     op_memory_bytes: IntArray
-    ops_checked: int | None
-    ops_on_planned_device: int | None
-    order_violations: int | None
-    loss_difference: float
-    weights_difference: float
-    stock_step_time_us: float
-    predicted_step_time_us: float
+    ops_checked: int | None = None
+    ops_on_planned_device: int | None = None
+    order_violations: int | None = None
+    loss_difference: float = math.nan
+    weights_difference: float = math.nan
+    stock_step_time_us: float = math.nan
+    predicted_step_time_us: float = math.nan
     facts: Mapping[str, Any] = field(default_factory=dict)
     first_step_difference: float = math.nan
     rounding_difference: float = math.nan
@@ -456,12 +456,6 @@ def run_by_module(
         op_finish_us=unknown,
         op_device=np.full(n_ops, NOT_SEEN),
         op_memory_bytes=np.zeros(n_ops, dtype=np.int64),
-        ops_checked=None,
-        ops_on_planned_device=None,
-        order_violations=None,
-        loss_difference=np.nan,
-        weights_difference=np.nan,
-        stock_step_time_us=np.nan,
         predicted_step_time_us=predicted_us,
         modules_checked=modules[0],
         modules_on_planned_device=modules[1],

@@ -119,9 +119,6 @@ class Worker:
                 ops_checked=n,
                 ops_on_planned_device=n,
                 order_violations=0,
-                loss_difference=NAN,
-                weights_difference=NAN,
-                stock_step_time_us=NAN,
                 predicted_step_time_us=schedule.makespan_us,
             )
         )
@@ -177,8 +174,6 @@ def test_without_measurements_there_is_no_deviation():
         none.copy(),
         np.full(3, -1),
         np.zeros(3, dtype=np.int64),
-        *[0] * 3,
-        *[NAN] * 4,
     )
     _, time = deviations(run)
     assert time.ops == 0

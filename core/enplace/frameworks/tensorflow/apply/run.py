@@ -364,10 +364,6 @@ def _seen(goal: _Goal, placed: _Way, traces: Mapping[str, OpTrace]) -> MeasuredR
         ops_checked=check.checked,
         ops_on_planned_device=check.as_planned,
         order_violations=sum(count_violations(begin, in_order) for begin, _ in times),
-        loss_difference=np.nan,
-        weights_difference=np.nan,
-        stock_step_time_us=np.nan,
-        predicted_step_time_us=np.nan,
         facts={"not_in_plan": not_in_plan(step, profile.op_names), **check.facts},
     )
 
