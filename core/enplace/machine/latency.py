@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from enplace.compiling import kernel
 from enplace.machine.host_links import send_us
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.subgraphs import find_subgraphs
-from enplace.values.arrays import adjacency
+from enplace.values.arrays import adjacency, topological_order, upward_rank
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -58,7 +57,7 @@ def latency_us(problem: Problem, device: IntArray, subgraph: IntArray | None = N
     previous = np.flatnonzero(is_subgraph[1:] & (parts[1:, 1] == parts[:-1, 1]))
     source = np.concatenate([before[crossing], previous])
     target = np.concatenate([after[crossing], previous + 1])
-    return float(_finish_us(*adjacency(source, target, len(parts)), duration_us))
+    return _finish_us(source, target, duration_us)
 
 
 def _sent_us(problem: Problem, part: IntArray, gpu: IntArray) -> FloatArray:
@@ -78,35 +77,14 @@ def _sent_us(problem: Problem, part: IntArray, gpu: IntArray) -> FloatArray:
     return np.bincount(ends[paid], weights=cost_us, minlength=n).astype(np.float64)
 
 
-@kernel
-def _finish_us(
-    ptr: IntArray, target: IntArray, duration_us: FloatArray
-) -> float:  # pragma: no cover - compiled
+def _finish_us(source: IntArray, target: IntArray, duration_us: FloatArray) -> float:
     """Run each part as soon as those before it have ended; return when the last one ends."""
-    n = len(duration_us)
-    waiting, start = np.zeros(n, dtype=np.int64), np.zeros(n)
-    for part in target:
-        waiting[part] += 1
-    ready = np.empty(n, dtype=np.int64)
-    filled, done, latest = 0, 0, 0.0
-    for part in range(n):
-        if waiting[part] == 0:
-            ready[filled] = part
-            filled += 1
-    while done < filled:
-        part = ready[done]
-        done += 1
-        finish = start[part] + duration_us[part]
-        latest = max(latest, finish)
-        for edge in range(ptr[part], ptr[part + 1]):
-            following = target[edge]
-            start[following] = max(start[following], finish)
-            waiting[following] -= 1
-            if waiting[following] == 0:
-                ready[filled] = following
-                filled += 1
-    # Parts on a cycle wait for each other: such a cut of the ops into subgraphs cannot run.
-    return latest if done == n else np.inf
+    order = topological_order(len(duration_us), *adjacency(source, target, len(duration_us)))
+    if len(order) < len(duration_us):
+        return np.inf  # parts on a cycle wait for each other: such a cut of the ops cannot run
+    before = adjacency(target, source, len(duration_us))
+    finish_us = upward_rank(order[::-1].copy(), *before, duration_us, np.zeros(len(source)))
+    return float(finish_us.max())
 
 
 def find_pass_subgraphs(problem: Problem, device: IntArray) -> IntArray:

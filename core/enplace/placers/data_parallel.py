@@ -323,8 +323,7 @@ def _count_gradients(problem: Problem) -> int:
     profile = problem.measured_profile
     if _summed_bytes(profile):
         return int(np.count_nonzero(_sums(profile)))
-    carries, fed = samples_of(profile)
-    return int(np.count_nonzero(profile.persistent_bytes[_feeds(profile, carries | fed)]))
+    return int(np.count_nonzero(_weights(profile)))
 
 
 def _are_alike(steps: ReplicaSteps, cluster: Cluster, groups: Sequence[Gpus]) -> bool:
@@ -378,8 +377,7 @@ def gradient_bytes(profile: Profile) -> int:
     """Estimate the bytes of all gradients of weights; 0 if the step is no training."""
     if not (_has_updates(profile) or named_backward(profile).any()):
         return 0
-    carries, fed = samples_of(profile)
-    weights = _weight_bytes(profile, carries | fed)
+    weights = int(_weights(profile).sum())
     return min(_summed_bytes(profile) or weights, weights)
 
 
@@ -409,18 +407,11 @@ def _has_updates(profile: Profile) -> bool:
     return OpKind.UPDATE in profile.kinds or OpPass.UPDATE in profile.op_passes
 
 
-def _weight_bytes(profile: Profile, works: BoolArray) -> int:
-    """Sum the variables that ops on samples read, directly or changed by other ops."""
-    return int(profile.persistent_bytes[_feeds(profile, works)].sum())
-
-
-def _feeds(profile: Profile, works: BoolArray) -> BoolArray:
-    """Find some ops and all that feed them; shape (n_ops,)."""
-    reads = works.copy()
-    for op in profile.topological_order[::-1].tolist():
-        consumers = profile.edge_op[profile.out_ptr[op] : profile.out_ptr[op + 1]]
-        reads[op] |= reads[consumers].any()
-    return reads
+def _weights(profile: Profile) -> IntArray:
+    """Return the bytes of the variables that ops on samples read, directly or by other ops."""
+    carries, fed = samples_of(profile)
+    found: IntArray = profile.persistent_bytes[profile.reach(carries | fed, backward=True)]
+    return found
 
 
 def ring_us(cluster: Cluster, rings: list[tuple[int, ...]], n_bytes: int) -> float:

@@ -41,6 +41,7 @@ from enplace.frameworks.tensorflow.step import Step
 from enplace.machine.op_passes import backward_ops, optimiser_ops
 from enplace.machine.pipelines.pipeline import PipelineSchedule, simulate_pipeline, step_rule
 from enplace.names.passes import is_in_backward_scope
+from enplace.values.arrays import inverse
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
@@ -255,9 +256,7 @@ def _complete(
     device = np.array([number.get(where[name], 0) for name in profile.op_names])
     known = dict(zip(names, plan.position.tolist(), strict=True))
     order = np.lexsort([[known.get(name, len(known)) for name in profile.op_names]])
-    position = np.empty(len(order), dtype=np.int64)
-    position[order] = np.arange(len(order))
-    return device, position
+    return device, inverse(order)
 
 
 def _whole_profile(graph_def: GraphDef, shapes: Shapes, known: Profile) -> Profile:
