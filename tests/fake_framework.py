@@ -1,5 +1,7 @@
 """Replace TensorFlow's worker, or add a second framework."""
 
+import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -90,6 +92,34 @@ def code_to_use_worker(*command):
         f"program = WorkerProgram({command!r}, 'TensorFlow', framework.explain_end)\n"
         "framework.FRAMEWORK = replace(framework.FRAMEWORK, worker=program)\n"
     )
+
+
+def interrupt(worker, *words):
+    """Run a command whose worker hangs, and send it SIGINT, as Ctrl-C does, once that works.
+
+    It must end in one line, without a traceback.
+    """
+    code = (
+        f"{code_to_use_worker(sys.executable, str(worker), 'hang')}"
+        "framework.FRAMEWORK = replace(framework.FRAMEWORK, module='json')\n"
+        "import sys; from enplace.processes import worker\n"
+        "take = worker.take\n"
+        "def announce(buffer):\n"
+        "    message = take(buffer)\n"
+        "    if message: print('working', flush=True)\n"
+        "    return message\n"
+        "worker.take = announce\n"
+        f"from enplace.cli import main; sys.argv[1:] = {words!r}; main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "working\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "enplace: interrupted"
+    assert len(err.split("\n\n")) <= 2
 
 
 def add_second_framework(

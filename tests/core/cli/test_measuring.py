@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from enplace.frameworks import tuning_process
 from enplace.frameworks.source import Source
 from enplace.frameworks.trust import is_trusted
 from enplace.readers import read_profile
-from fake_framework import code_to_use_worker, use_worker
+from fake_framework import code_to_use_worker, interrupt, use_worker
 from forking import fork_workers
 
 FAKE = Path(__file__).with_name("fake_worker.py")
@@ -286,29 +285,8 @@ def test_a_crash_is_reported_with_the_last_lines_of_output(enplace, script, fold
 
 
 def test_an_interrupt_leaves_the_output_alone(script, folder):
-    """A command in a separate process receives SIGINT, as Ctrl-C sends it."""
     (folder / "P.enplace").write_bytes(b"precious")
-    code = (
-        f"{code_to_use_worker(sys.executable, str(FAKE), 'hang')}"
-        "import sys; from enplace.processes import worker\n"
-        "take = worker.take\n"
-        "def announce(buffer):\n"
-        "    message = take(buffer)\n"
-        "    if message: print('working', flush=True)\n"
-        "    return message\n"
-        "worker.take = announce\n"
-        "from enplace.cli import main; sys.argv[1:] = "
-        "['profile', 'train.py', '-o', 'P.enplace', '--trust', '--force']; main()"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "working\n"
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 130
-    assert err.splitlines()[-1] == "enplace: interrupted"
-    assert len(err.split("\n\n")) <= 2
+    interrupt(FAKE, "profile", "train.py", "-o", "P.enplace", "--trust", "--force")
     assert (folder / "P.enplace").read_bytes() == b"precious"
 
 

@@ -1,8 +1,6 @@
 """``verify`` with a fake TensorFlow worker: what it reports, and what it makes of failures."""
 
 import re
-import signal
-import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -21,7 +19,7 @@ from enplace.frameworks.verifying import LABELLED, METHODS, PlanCheck, Verificat
 from enplace.placers import Progress, place
 from enplace.text import ms
 from enplace.values.problem import Problem
-from fake_framework import code_to_use_worker, use_worker
+from fake_framework import interrupt, use_worker
 from fake_nvml import gpu, install
 from forking import fork_workers
 from problems import cluster_of
@@ -182,27 +180,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_runs(enplac
 
 
 def test_ctrl_c_ends_it_in_one_line(folder):
-    code = (
-        f"{code_to_use_worker(sys.executable, str(FAKE), 'hang')}"
-        "framework.FRAMEWORK = replace(framework.FRAMEWORK, module='json')\n"
-        "import sys; from enplace.processes import worker\n"
-        "take = worker.take\n"
-        "def announce(buffer):\n"
-        "    message = take(buffer)\n"
-        "    if message: print('working', flush=True)\n"
-        "    return message\n"
-        "worker.take = announce\n"
-        "from enplace.cli import main\n"
-        "sys.argv[1:] = ['verify', '-o', 'report.html']; main()"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "working\n"
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 130
-    assert err.splitlines()[-1] == "enplace: interrupted"
+    interrupt(FAKE, "verify", "-o", "report.html")
     assert not Path("report.html").exists()
 
 

@@ -83,8 +83,6 @@ def test_a_stopped_solver_answers_with_its_last_report():
     model, _ = knapsack(12)
     reports = []
     answer = solve_milp(model, np.zeros(12), GUARD_S, lambda: bool(reports), reports.append)
-    if answer.status == "missing":
-        pytest.skip(answer.why)
     assert answer.status == "stopped"
     assert answer.objective == reports[-1].objective
 

@@ -14,14 +14,12 @@ from enplace.placers import LATENCY, PlaceOptions, place
 from enplace.readers.clusters import cluster_from
 from enplace.readers.dnn_partitioning import read_dnn_partitioning
 from enplace.readers.registry import Content
-from enplace.solvers.milp import installed
 from enplace.values.constraints import Constraints
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
 from properties import examples
 
-needs_solver = pytest.mark.skipif(not installed("HiGHS"), reason="HiGHS is not installed")
 PROGRAMS = {"latency-ip": 1, "latency-ip-q": 2}
 BASELINES = ("greedy-latency", "max-load-dp", "local-search")
 
@@ -30,7 +28,6 @@ def plan_by(method, problem):
     return place(problem, method, options=PlaceOptions(objective=LATENCY)).plan
 
 
-@needs_solver
 @pytest.mark.parametrize("method", PROGRAMS)
 def test_a_proven_latency_is_the_least_of_all(method):
     subgraphs = PROGRAMS[method]
@@ -88,7 +85,6 @@ def training_graph():
     return Problem(profile, cluster_from("from-file", profile))
 
 
-@needs_solver
 def test_no_baseline_beats_a_proof_on_a_training_graph():
     problem = training_graph()
     one, two = (plan_by(method, problem) for method in PROGRAMS)
@@ -100,9 +96,7 @@ def test_no_baseline_beats_a_proof_on_a_training_graph():
         assert plan_by(baseline, problem).value_us >= two.value_us
 
 
-@pytest.mark.parametrize(
-    "method", ["greedy-latency", *(pytest.param(name, marks=needs_solver) for name in PROGRAMS)]
-)
+@pytest.mark.parametrize("method", ["greedy-latency", *PROGRAMS])
 def test_a_zero_time_op_is_placed_where_it_fits(method):
     """Together with its reader it would need 11 of 8 bytes."""
     profile = profile_of(
@@ -118,7 +112,6 @@ def test_a_zero_time_op_is_placed_where_it_fits(method):
         assert plan.bound_us == plan.value_us
 
 
-@needs_solver
 @pytest.mark.parametrize("method", PROGRAMS)
 def test_a_small_host_takes_what_fits(method):
     """All four ops would be as quick there, but need 61 of 60 bytes at once."""
@@ -136,7 +129,6 @@ def test_a_small_host_takes_what_fits(method):
     assert plan.proven
 
 
-@needs_solver
 def test_a_zero_time_op_without_memory_joins_its_reader():
     profile = profile_of({"a": 10.0, "free": 0.0, "b": 10.0}, [("a", "b", 1), ("free", "b", 1)])
     problem = Problem(
@@ -146,7 +138,6 @@ def test_a_zero_time_op_without_memory_joins_its_reader():
     assert np.array_equal(device, [0, 1, 1])
 
 
-@needs_solver
 def test_without_known_costs_to_the_host_nothing_is_proven():
     profile = profile_of({"f": 1000.0, "b": 1000.0}, [("f", "b", 2000)])
     profile = replace(profile, measured=Measurement(backward=[1]))
@@ -157,7 +148,6 @@ def test_without_known_costs_to_the_host_nothing_is_proven():
     assert plan_by("latency-ip", two).proven
 
 
-@needs_solver
 @pytest.mark.parametrize("method", PROGRAMS)
 def test_where_copies_of_tensors_exceed_memory_another_plan_that_fits_is_taken(method):
     """The quickest plan puts the last two ops where the input of the first needs a copy."""

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.core.placers.latency.drawn import least_us, small_problems
 from tests.core.solvers.warm import warm_solvers
 
-from enplace.linear import ModelBuilder
 from enplace.machine.latency import latency_us
 from enplace.machine.op_passes import backward_ops
 from enplace.placers.latency import search
@@ -24,7 +23,6 @@ from enplace.placers.latency.levels import anneal_by_levels, merge_groups
 from enplace.placers.latency.search import place_greedily, search_latency
 from enplace.placing.stop import Stop
 from enplace.placing.stopwatch import Stopwatch
-from enplace.solvers.milp import solve_milp
 from enplace.values.constraints import Constraints
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
@@ -39,18 +37,8 @@ STOP = Stop(600.0, clock=Stopwatch(lambda: 0.0))
 """A time limit by a clock that stands still."""
 
 
-@pytest.fixture(scope="module")
-def solver():
-    """Skip where HiGHS is not installed."""
-    builder = ModelBuilder()
-    builder.rows([(1.0, builder.variables(1, cost=1.0))], lower=1.0)
-    answer = solve_milp(builder.model(), None, 600.0, never, lambda _: None)
-    if answer.status == "missing":
-        pytest.skip(answer.why)
-
-
 @pytest.mark.parametrize(("q", "most", "largest"), [(1, 5, 9), (2, 4, 9), (1, 5, 40), (2, 4, 40)])
-def test_the_program_finds_the_least_latency(solver, q, most, largest):
+def test_the_program_finds_the_least_latency(q, most, largest):
     """However little memory there is: a step of it must fit, not all outputs at once."""
 
     @examples(6)
@@ -130,7 +118,7 @@ def test_greedy_fills_one_accelerator_after_another():
     assert place_greedily(problem).tolist() == [0, 0, 1, 1]
 
 
-def test_two_subgraphs_are_never_worse_than_one(solver):
+def test_two_subgraphs_are_never_worse_than_one():
     profile = profile_of(
         {"a": 5, "c": 5},
         [("a", "b", 1), ("b", "c", 1)],
@@ -145,7 +133,7 @@ def test_two_subgraphs_are_never_worse_than_one(solver):
     assert two.proven
 
 
-def test_ops_on_cpus_run_on_the_fastest_allowed_cpu(solver):
+def test_ops_on_cpus_run_on_the_fastest_allowed_cpu():
     machine = cluster_of(2, b0_us=0.0, cpu_lanes=1)
     gpu, _, slow = machine.devices
     machine = replace(machine, devices=(gpu, slow, replace(slow, name="CPU:1", speed=4.0)))
@@ -158,7 +146,7 @@ def test_ops_on_cpus_run_on_the_fastest_allowed_cpu(solver):
     assert pinned.proven
 
 
-def test_reported_latencies_only_improve(solver):
+def test_reported_latencies_only_improve():
     times = {f"op{i}": 3.0 + i % 5 for i in range(30)}
     profile = profile_of(
         times,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.placers.max_load.drawn import tiny_problems
 from tests.core.solvers.warm import warm_solvers
 
 from enplace.coarsen.grouped import op_memory_bytes
@@ -33,38 +34,6 @@ from properties import examples
 
 RULES = [LoadRule(t, p, in_flight=False) for t in TRANSFERS for p in ("1f1b", "gpipe")]
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda r: f"{r.transfers}-{r.pipeline}")
-
-
-@st.composite
-def tiny_problems(draw, max_ops=5, slower=(1.0,)):
-    """Draw a few ops, some backward or colocated, and one to four devices with little memory."""
-    n = draw(st.integers(2, max_ops))
-    names = "abcdef"[:n]
-    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
-    chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=8))
-    sizes = [draw(st.integers(0, 9)) for _ in names]
-    backward = draw(st.integers(0, n))
-    profile = profile_of(
-        {name: draw(st.integers(0, 20)) for name in names},
-        [(names[i], names[j], sizes[i]) for i, j in chosen],
-        cpu={name: draw(st.integers(0, 60)) for name in names},
-        persistent={name: draw(st.integers(0, 40)) for name in names},
-        colocation={name: draw(st.sampled_from(["", "", "x"])) for name in names},
-    )
-    profile = replace(profile, measured=Measurement(backward=list(range(n - backward, n))))
-    n_gpus = draw(st.integers(1, 3))
-    machine = cluster_of(
-        n_gpus,
-        b0_us=0.0,
-        b1_us_per_byte=draw(st.sampled_from([0.1, 1.0])),
-        cpu_lanes=draw(st.integers(0, 1)),
-        capacity_bytes=draw(st.sampled_from([60, 10_000])),
-        slower=[draw(st.sampled_from(slower)) for _ in range(n_gpus)],
-    )
-    try:
-        return Problem(profile, machine)
-    except ProblemError:
-        return Problem(profile, cluster_of(2, b0_us=0.0))
 
 
 def partitions(problem, rule):

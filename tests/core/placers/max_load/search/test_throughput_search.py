@@ -1,18 +1,16 @@
 """Annealing and integer programs for the largest load, against trying all placements."""
 
 import itertools
-from dataclasses import replace
 
 import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.placers.max_load.drawn import tiny_problems
 from tests.core.solvers.warm import warm_solvers
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.errors import ProblemError
-from enplace.linear import ModelBuilder
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
 from enplace.placers.max_load.search.anneal import anneal, refine
@@ -25,9 +23,6 @@ from enplace.placing.stopwatch import Stopwatch
 from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.samples import samples
-from enplace.solvers.milp import solve_milp
-from enplace.values.constraints import Constraints
-from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, on_own_chips, planned_problems, profile_of
 
@@ -39,15 +34,7 @@ def never():
 STOP = Stop(600.0, clock=Stopwatch(lambda: 0.0))
 """A time limit by a clock that stands still."""
 
-
-@pytest.fixture(scope="module")
-def solver():
-    """Skip where HiGHS is not installed."""
-    builder = ModelBuilder()
-    builder.rows([(1.0, builder.variables(1, cost=1.0))], lower=1.0)
-    answer = solve_milp(builder.model(), None, 600.0, never, lambda _: None)
-    if answer.status == "missing":
-        pytest.skip(answer.why)
+DRAWN = tiny_problems(most_gpus=2, slower=(1.0, 1.0, 3.0), pinned=True)
 
 
 @pytest.fixture(scope="module")
@@ -55,37 +42,6 @@ def bert():
     """BERT-3, training, operators."""
     profile = read_profile(next(s.path for s in samples() if s.name == "bert-3-training"))
     return Problem(profile, cluster_from("from-file", profile))
-
-
-@st.composite
-def tiny_problems(draw):
-    """Draw a few ops, some backward or colocated, and one to three devices with little memory."""
-    n = draw(st.integers(2, 5))
-    names = "abcde"[:n]
-    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
-    chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=8))
-    sizes = [draw(st.integers(0, 9)) for _ in names]
-    backward = draw(st.integers(0, n))
-    profile = profile_of(
-        {name: draw(st.integers(0, 20)) for name in names},
-        [(names[i], names[j], sizes[i]) for i, j in chosen],
-        cpu={name: draw(st.integers(0, 60)) for name in names},
-        persistent={name: draw(st.integers(0, 40)) for name in names},
-        colocation={name: draw(st.sampled_from(["", "", "x"])) for name in names},
-    )
-    profile = replace(profile, measured=Measurement(backward=list(range(n - backward, n))))
-    n_gpus = draw(st.integers(1, 2))
-    machine = cluster_of(
-        n_gpus,
-        b0_us=0.0,
-        cpu_lanes=draw(st.integers(0, 1)),
-        capacity_bytes=draw(st.sampled_from([60, 10_000])),
-        slower=[draw(st.sampled_from([1.0, 1.0, 3.0])) for _ in range(n_gpus)],
-    )
-    try:
-        return Problem(profile, machine, Constraints(pins=draw(st.sampled_from([{}, {}, {0: 0}]))))
-    except ProblemError:
-        return Problem(profile, cluster_of(2, b0_us=0.0))
 
 
 def placements(problem):
@@ -130,15 +86,15 @@ def check(problem, found, expected):
         assert any(np.array_equal(found.device, each) for each in placements(problem))
 
 
-@given(problem=tiny_problems())
+@given(problem=DRAWN)
 @warm_solvers()
-def test_no_placement_beats_the_noncontiguous_search(solver, problem):
+def test_no_placement_beats_the_noncontiguous_search(problem):
     check(problem, search_anywhere(problem, STOP), least(problem, lambda _: True))
 
 
-@given(problem=tiny_problems())
+@given(problem=DRAWN)
 @warm_solvers()
-def test_no_contiguous_placement_beats_the_contiguous_search(solver, problem):
+def test_no_contiguous_placement_beats_the_contiguous_search(problem):
     found = search_contiguous(problem, STOP)
     check(problem, found, least(problem, lambda device: is_contiguous(problem, device)))
     if np.isfinite(found.objective_us):
@@ -156,7 +112,7 @@ def test_unit_loads_equal_op_loads(planned):
 
 
 @pytest.mark.parametrize("annealing", [anneal, refine, anneal_by_levels])
-@given(problem=tiny_problems(), seed=st.integers(0, 9))
+@given(problem=DRAWN, seed=st.integers(0, 9))
 def test_annealing_stays_within_memory_and_never_gets_worse(annealing, problem, seed):
     graph = build_hypergraph(problem)
     for placement in itertools.islice(placements(problem), 1):
@@ -177,7 +133,7 @@ def test_annealing_finds_the_non_contiguous_value_of_table_1(bert, annealing):
     assert round(max_load_us(bert, best[bert.unit]) / 1000, 2) == pytest.approx(54.21, rel=0.005)
 
 
-def test_reported_loads_only_improve(solver):
+def test_reported_loads_only_improve():
     times = {f"op{i}": 3.0 + i % 5 for i in range(20)}
     edges = [(f"op{i}", f"op{i + 3}", 2) for i in range(17)]
     problem = Problem(profile_of(times, edges), cluster_of(3))
