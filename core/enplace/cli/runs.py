@@ -20,9 +20,7 @@ CHANGED = (
 CHANGED_BY_MORE = (
     "After the first step, the loss or the weights differ from those without the plan by more than "
     "rounding. Splits and hosts change no more than rounding; a model that draws random numbers "
-    "(in Python, or without a seed) differs from run to run. In a pipeline of PyTorch, a "
-    "model that branches on values of its inputs differs too: all micro-batches take the branch of "
-    "the first."
+    "(in Python, or without a seed) differs from run to run."
 )
 
 

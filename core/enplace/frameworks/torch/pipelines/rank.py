@@ -39,7 +39,7 @@ from enplace.frameworks.torch.pipelines.stages import (
     device_around,
     parameters_of,
 )
-from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape
+from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape, is_of_script
 from enplace.frameworks.torch.pipelines.times import StageTimes
 from enplace.frameworks.torch.pipelines.weights import Weights
 from enplace.frameworks.torch.record.modules import unwrapped
@@ -482,9 +482,6 @@ def _generator_of(card: torch.device) -> torch.Generator:
     return found
 
 
-_ENGINE = {"torch", "enplace", *sys.stdlib_module_names}
-"""Packages that are no part of a script."""
-
 _OF_REPLICAS = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel")
 
 
@@ -503,9 +500,8 @@ def explain_failure(schedule: str) -> Iterator[None]:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        names = (frame.f_globals["__name__"] for frame, _ in walk_tb(cause.__traceback__))
-        is_of_script = any(name.partition(".")[0] not in _ENGINE for name in names)
-        if isinstance(cause, EnplaceError) or is_of_script or is_out_of_memory(cause):
+        by_script = any(is_of_script(frame) for frame, _ in walk_tb(cause.__traceback__))
+        if isinstance(cause, EnplaceError) or by_script or is_out_of_memory(cause):
             raise cause from None
         other = "gpipe" if schedule == "1f1b" else "1f1b"
         raise PipelineRefusedError(

@@ -3,7 +3,7 @@
 A stage has the calls of consecutive modules. What a later stage needs is passed on by all between.
 A call without a parameter, such as a sum in the root, begins no stage: it is where what it gets is.
 Calls that need no gradient and no parameter, such as those that make a mask, are done in each stage
-that needs them, since each process has the whole batch.
+that needs them, since each process has the whole batch. What the model reads is read in one stage.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from enplace.text import listed
 Place = tuple[int, int]
 """The device of a stage, and in a V which of its device's two stages it is."""
 
+Shape = tuple[torch.Size, torch.dtype]
+"""Of a tensor."""
+
 Again = Callable[[Callable[[], Any]], Any]
 """Makes a call, and makes it again for its gradients."""
 
@@ -48,12 +51,15 @@ class Cut:
         What each stage passes to the next one, by the numbers of the tape.
     loss : int
         The number of what the last one makes.
+    shapes : mapping of int to (shape, dtype)
+        Of what all stages make.
     """
 
     devices: Sequence[int]
     calls: Sequence[Sequence[Call]]
     passed: Sequence[Sequence[int]]
     loss: int
+    shapes: Mapping[int, Shape]
 
     @property
     def rank(self) -> list[int]:
@@ -91,8 +97,9 @@ class Cut:
         last = stage == len(self.devices) - 1
         gets = self.passed[stage - 1] if stage else ()
         gives = (self.loss,) if last else self.passed[stage]
+        given = {number: self.shapes[number] for number in gives}
         kept = [self.loss, *(number for number in parts_of_loss if number != self.loss)]
-        return StageModule(self.calls[stage], gets, gives, kept if last else (), again)
+        return StageModule(self.calls[stage], gets, given, kept if last else (), again)
 
 
 def cut_tape(
@@ -189,7 +196,8 @@ def _free_calls(calls: Sequence[Call], maker: Mapping[int, int]) -> set[int]:
     free: set[int] = set()
     for at, call in enumerate(calls):
         sources = [maker[number] for number in _made(call)]
-        if not call.needs_gradient and not parameters_of(call) and all(s in free for s in sources):
+        is_free = not call.needs_gradient and not parameters_of(call)
+        if is_free and call.numbers and all(source in free for source in sources):
             free.add(at)
     return free
 
@@ -282,7 +290,8 @@ def _cut(
                 wanted.add(at)
                 waiting += [maker[n] for n in _made(calls[at])]
         own.append([calls[at] for at in sorted(wanted)])
-    return Cut(devices, own, passed, loss)
+    shapes = {number: each for call in calls for number, each in call.shapes.items()}
+    return Cut(devices, own, passed, loss, shapes)
 
 
 class _Whole(torch.autograd.Function):
@@ -322,8 +331,8 @@ class StageModule(torch.nn.Module):
         Of the last stage: the loss, and other single numbers that it makes.
     targets : list of (source, int)
         Of the last stage: the targets of its losses, and those that they leave out.
-    keeps : bool
-        Whether it has begun: before, PyTorch calls it to see shapes.
+    has_begun : bool
+        Before, PyTorch calls it to see shapes, with tensors of any content.
     values : list of tensor, each of shape (n_kept + n_targets,)
         What is kept of each micro-batch so far, and how many targets were left out.
     """
@@ -332,7 +341,7 @@ class StageModule(torch.nn.Module):
         self,
         calls: Sequence[Call],
         gets: Sequence[int],
-        gives: Sequence[int],
+        gives: Mapping[int, Shape],
         kept: Sequence[int] = (),
         again: Again | None = None,
     ) -> None:
@@ -343,7 +352,7 @@ class StageModule(torch.nn.Module):
         known = {*gets, *(number for call in calls for number in call.numbers)}
         self.kept = [number for number in kept if number in known]
         self.targets = [call.targets for call in calls if call.targets is not None] if kept else []
-        self.keeps = False
+        self.has_begun = False
         self.values: list[torch.Tensor] = []
         sources = [each for call in calls for each in call.sources]
         self.batch = sorted({each.number for each in sources if isinstance(each, Batch)})
@@ -360,14 +369,28 @@ class StageModule(torch.nn.Module):
         self, *received: torch.Tensor, **batch: torch.Tensor
     ) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """Make the calls of the stage on a micro-batch."""
-        own = {int(name.removeprefix(PART)): each for name, each in batch.items()}
-        call = partial(self._call, received, own)
-        given, kept = call() if self._again is None else self._again(call)
-        if self.keeps:
-            self.values.append(torch.stack(kept))
+        if self.has_begun:
+            own = {int(name.removeprefix(PART)): each for name, each in batch.items()}
+            call = partial(self._call, received, own)
+            given, kept = call() if self._again is None else self._again(call)
+            if self.kept:
+                self.values.append(torch.stack(kept))
+        else:
+            given = self._shaped(received, (*received, *batch.values())[0].device)
         if self.kept:
             return given[0].reshape(1)  # results of micro-batches are put together by rows
         return given[0] if len(given) == 1 else given
+
+    def _shaped(
+        self, received: Sequence[torch.Tensor], device: torch.device
+    ) -> tuple[torch.Tensor, ...]:
+        """Return tensors like those that the stage gives, with gradients to all that it gets."""
+        like = [
+            torch.zeros(shape, dtype=dtype, device=device, requires_grad=True)
+            for shape, dtype in self._gives.values()
+        ]
+        sums = [_Whole.apply(each).sum() for each in received]
+        return tuple(each + sum(total.to(each.dtype) for total in sums) for each in like)
 
     def _call(
         self, received: Sequence[torch.Tensor], own: Mapping[int, torch.Tensor]
@@ -382,11 +405,17 @@ class StageModule(torch.nn.Module):
                 for call in calls:
                     call.again(known, own)
         given = _Given.apply(*(known[number] for number in self._gives))
-        kept = []
-        if self.keeps:
-            kept = [known[number].detach().reshape(()).double() for number in self.kept]
-            for source, out in self.targets:
-                kept.append((found_for(source, known, own) == out).sum().double())
+        for each, (shape, _) in zip(given, self._gives.values(), strict=True):
+            if each.shape != shape:
+                raise PipelineRefusedError(
+                    f"the model goes by values: a stage gives the next one a tensor of shape "
+                    f"{tuple(each.shape)} for one micro-batch and {tuple(shape)} for the first, "
+                    f"and the processes send each other the same shapes; run it without a "
+                    f"pipeline, or make a plan that keeps what makes it and reads it on one device"
+                )
+        kept = [known[number].detach().reshape(()).double() for number in self.kept]
+        for source, out in self.targets:
+            kept.append((found_for(source, known, own) == out).sum().double())
         return given, kept
 
 

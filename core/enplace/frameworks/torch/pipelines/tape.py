@@ -5,29 +5,48 @@ first micro-batch of a batch, and its loss is taken of that; what either calls i
 it, each in its own process, are the stages of a pipeline (:mod:`.stages`). A tensor that the script
 takes from outside of the tape is a part of the batch if it has a row for each sample, and else
 stays as it is.
+
+Where the model reads values, in Python, other micro-batches may need other calls. So such a read is
+a call too, which must give the same again.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
+from traceback import walk_stack
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode, _pop_mode_temporarily
 from torch.utils._pytree import tree_leaves, tree_map
 
 from enplace.errors import PlanError
 
-_IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__i\w+__|__setitem__")
+_IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__i(?!nt__|ndex__|nvert__)\w+__|__setitem__")
 _GIVES_NO_TENSOR = ("__set__", "backward", "requires_grad_", "retain_grad", "register_hook")
 _READS = ("item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__",
-          "__format__", "__repr__")  # fmt: skip
+          "__complex__", "__contains__", "__format__", "equal", "allclose",
+          "is_nonzero")  # fmt: skip
+_SIZES = ("size", "numel", "__len__", "dim", "stride")
+_SHAPE = (torch.Tensor.shape.__get__, torch.Tensor.ndim.__get__)
+_PARTS = ("unbind", "split", "chunk", "tensor_split")
+_SIZED_BY_VALUES = ("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive",
+                    "bincount", "one_hot", "repeat_interleave", "tensor_split",
+                    "_pack_padded_sequence", "_pad_packed_sequence")  # fmt: skip
+"""What they make has a shape that depends on values of their arguments."""
+_SIZED_AS_FIRST = ("index_add", "index_copy", "index_put", "scatter", "scatter_add",
+                   "scatter_reduce", "masked_scatter")  # fmt: skip
+"""What they make has the shape of their first argument."""
 _NEEDS_ROWS = ("batch_norm", "sync_batch_norm")
 _OF_CLASSES = ("cross_entropy", "nll_loss")
 
@@ -98,6 +117,68 @@ def modes_now(kind: str) -> Modes:
 
 
 @dataclass(frozen=True)
+class Read:
+    """What a script learned from a call, by which it may go: a value or a size.
+
+    Attributes
+    ----------
+    answer
+        What it learned; of a call that makes several tensors, how many.
+    line : str
+        The line of the script, or of a library, that asked.
+    """
+
+    answer: Any
+    line: str
+
+    def check(self, out: Any, call: Call) -> None:
+        """Refuse another answer.
+
+        Raises
+        ------
+        PipelineRefusedError
+            With both.
+        """
+        answer = _answer(out)
+        if answer == self.answer or repr(answer) == repr(self.answer):  # NaN is not equal to itself
+            return
+        where = f", in '{call.module}'" if call.module else ""
+        raise PipelineRefusedError(
+            f"{self.line}{where}: '{call.name.strip('_')}' depends on values: it gives "
+            f"{_brief(answer)} for one micro-batch and gave {_brief(self.answer)} for the first, "
+            f"whose calls a pipeline repeats for all; run without a pipeline, or let the step do "
+            f"the same whatever the values are"
+        )
+
+
+def _answer(out: Any) -> Any:
+    leaves = tree_leaves(out)
+    if any(map(_is_tensor, leaves)):
+        return len(leaves)
+    if isinstance(out, np.ndarray):
+        return out.tolist()
+    return tuple(out) if isinstance(out, torch.Size) else out
+
+
+ENGINE = {"torch", "enplace", *sys.stdlib_module_names}
+"""Packages that are no part of a script."""
+
+
+def is_of_script(frame: FrameType) -> bool:
+    """Whether a frame runs the script, or a library that it uses beside PyTorch."""
+    name: str = frame.f_globals.get("__name__", "")
+    return name.partition(".")[0] not in ENGINE
+
+
+def _line() -> str:
+    """Name the line of the script that runs."""
+    for frame, line in walk_stack(None):
+        if is_of_script(frame):
+            return f"{os.path.basename(frame.f_code.co_filename)}, line {line}"
+    return "the script"
+
+
+@dataclass(frozen=True)
 class Call:
     """A call on the tape.
 
@@ -116,6 +197,10 @@ class Call:
     needs_gradient : bool
         Whether a result does.
     modes : Modes
+    shapes : dict of int to (shape, dtype)
+        Of what it makes, by their numbers.
+    read : Read, optional
+        What must be the same again.
     """
 
     function: Callable[..., Any]
@@ -127,6 +212,8 @@ class Call:
     module: str
     needs_gradient: bool
     modes: Modes
+    shapes: Mapping[int, tuple[torch.Size, torch.dtype]]
+    read: Read | None = None
 
     @cached_property
     def _is_flat(self) -> bool:
@@ -164,6 +251,8 @@ class Call:
                 lambda each: found_for(each, known, batch), (self.args, self.kwargs)
             )
         out = self.function(*args, **kwargs)
+        if self.read is not None:
+            self.read.check(out, self)
         leaves = [out] if isinstance(out, torch.Tensor) else tree_leaves(out)
         known.update({number: leaves[at] for at, number in self.makes})
         if self.changes is not None:
@@ -225,6 +314,7 @@ class Tape(TorchFunctionMode):
         self._out: Any = None
         self._of_out: dict[int, int] = {}
         self._of_batch: set[int] = set()
+        self._sized_by_values: set[int] = set()
         self._stack = ExitStack()
         for path, module in model.named_modules():
             enter, leave = self._enter(path), self._leave
@@ -249,7 +339,8 @@ class Tape(TorchFunctionMode):
         self._in_model = True
         self._out = usual(*args, **kwargs)
         self._in_model, self._n_forward = False, len(self.calls)
-        self._show_all(self._out)
+        with _pop_mode_temporarily():
+            self._show_all(self._out)
         return self._out
 
     def loss(self, tensor: torch.Tensor) -> int:
@@ -361,7 +452,24 @@ class Tape(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         args, kwargs = self._cut((args, kwargs or {}))
-        return self._noted(func, getattr(func, "__name__", ""), args, kwargs)
+        name = "shape" if func in _SHAPE else getattr(func, "__name__", "")
+        if name in ("__getitem__", "__setitem__"):
+            args = (args[0], self._with_plain_slices(args[1]), *args[2:])
+        return self._noted(func, name, args, kwargs)
+
+    def _with_plain_slices(self, index: Any) -> Any:
+        """Read the tensors that begin or end slices, which PyTorch would do unseen."""
+
+        def plain(each: Any) -> Any:
+            if not isinstance(each, torch.Tensor):
+                return each
+            return self._noted(torch.Tensor.__index__, "__index__", (each,), {})
+
+        def one(each: Any) -> Any:
+            is_slice = isinstance(each, slice)
+            return slice(*map(plain, (each.start, each.stop, each.step))) if is_slice else each
+
+        return tree_map(one, index, is_leaf=lambda each: isinstance(each, slice))
 
     def _noted(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         if name in _NEEDS_ROWS and _trains(args, kwargs):
@@ -370,7 +478,8 @@ class Tape(TorchFunctionMode):
                 f"and a micro-batch has other statistics; run this model without a pipeline"
             )
         sources = self._sources((args, kwargs))
-        if name in _READS and not self._in_model and _has_any(sources, Made):
+        is_shown = not self._in_model and name in (*_READS, "__repr__")
+        if is_shown and _has_any(sources, Made | Batch):
             raise PipelineRefusedError(
                 "the script reads a value of its step before it goes backward, and a pipeline has "
                 "none until then; move that line below loss.backward()"
@@ -379,11 +488,14 @@ class Tape(TorchFunctionMode):
         out = func(*args, **kwargs)
         made = [(at, each) for at, each in enumerate(tree_leaves(out)) if _is_tensor(each)]
         inner = any(map(_is_inner, tree_leaves((args, kwargs))))
-        if name in _GIVES_NO_TENSOR or inner or not (made or changed is not None):
+        reads = self._reads(name, sources)
+        if name in _GIVES_NO_TENSOR or inner or not (made or changed is not None or reads):
             return out
         needs = any(each.requires_grad for _, each in made) or _needs(changed)
         if not (self._in_model or needs or _has_any(sources, Made | Batch)):
             return out  # the script does it in each step, such as setting gradients to zero
+        if made and _is_mean(name, out) and self._has_sized_by_values(sources[0][:1]):
+            self._noted(torch.Tensor.numel, "numel", args[:1], {})  # else it is no mean of samples
         if self._turn >= 0:
             self._follow(name, sources, made, changed)
             return out
@@ -392,17 +504,64 @@ class Tape(TorchFunctionMode):
             self._check_mean(name, args, kwargs, out)
         makes = tuple((at, self._new(each)) for at, each in made if each is not changed)
         number = None if changed is None else self._new(changed)
+        results = [each for each in (*(each for _, each in made), changed) if each is not None]
+        new = {self._number_of[id(each)]: each for each in results}
         if is_of_batch:
-            self._of_batch.update(n for n in (number, *dict(makes).values()) if n is not None)
-        module, modes = self._paths[-1] if self._paths else "", modes_now(self._kind)
-        called = Call(func, name, sources[0], sources[1], makes, number, module, needs, modes)
-        self.calls.append(called)
+            self._of_batch.update(new)
+        if self._is_sized_by_values(name, args, kwargs, sources, changed):
+            self._sized_by_values.update(n for n, each in new.items() if each.dim())
+        self.calls.append(
+            Call(
+                func,
+                name,
+                sources[0],
+                sources[1],
+                makes,
+                number,
+                self._paths[-1] if self._paths else "",
+                needs,
+                modes_now(self._kind),
+                {n: (each.shape, each.dtype) for n, each in new.items()},
+                Read(_answer(out), _line()) if reads else None,
+            )
+        )
         if not self._in_model:
             numbers = dict(makes)
             for at, each in made:
                 if (shown := numbers.get(at, number)) is not None:
                     self._show(shown, each)
         return out
+
+    def _reads(self, name: str, sources: Any) -> bool:
+        """Whether a call tells the script what may be another thing for other micro-batches."""
+        if name in _READS:
+            return self._in_model and _has_any(sources, _SOURCES)
+        return name in ("shape", *_SIZES, *_PARTS) and self._has_sized_by_values(sources)
+
+    def _has_sized_by_values(self, sources: Any) -> bool:
+        return any(
+            isinstance(each, Made) and each.number in self._sized_by_values
+            for each in tree_leaves(sources)
+        )
+
+    def _is_sized_by_values(
+        self, name: str, args: Any, kwargs: Any, sources: Any, changed: torch.Tensor | None
+    ) -> bool:
+        """Whether the shape of what a call makes may depend on values.
+
+        Where it does not, sizes are compared for nothing.
+        """
+        if changed is not None or name in _SIZED_AS_FIRST:
+            return self._has_sized_by_values(sources[0][:1])
+        if name in _SIZED_BY_VALUES or (name == "where" and len(args) == 1):
+            return True
+        given = [each for each in tree_leaves((args, kwargs)) if _is_tensor(each)]
+        has_size = any(not each.dim() and not each.is_floating_point() for each in given)
+        is_picked = name == "__getitem__" and any(
+            _is_tensor(each) and each.dtype in (torch.bool, torch.uint8)
+            for each in tree_leaves(args[1:])
+        )
+        return is_picked or has_size or self._has_sized_by_values(sources)
 
     def _is_of_batch(self, sources: Any) -> bool:
         """Whether a call depends on the batch."""
@@ -493,6 +652,11 @@ def _has_any(values: Any, kinds: Any) -> bool:
 def _trains(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call of batch normalisation takes the statistics of its batch."""
     return bool(kwargs.get("training", args[5] if len(args) > 5 else False))
+
+
+def _is_mean(name: str, out: Any) -> bool:
+    is_mean = name == "mean" or name in _OF_CLASSES or name.endswith("_loss")
+    return is_mean and _is_tensor(out) and not out.dim()
 
 
 def _needs(tensor: torch.Tensor | None) -> bool:

@@ -67,7 +67,7 @@ class StageTimes:
         @wraps(usual)
         def timed(microbatch: int, *args: Any, **kwargs: Any) -> Any:
             if begins is not None:
-                begins.keeps = bool(begins.kept)
+                begins.has_begun = True
             again.begin()
             begun = self._clock()
             out = usual(microbatch, *args, **kwargs)

@@ -79,6 +79,19 @@ def batch(rows=4):
     return [torch.randint(0, 16, (rows, 3), generator=made) for _ in range(2)]
 
 
+def loss_in_stages(cut, batch):
+    """Return the loss of two micro-batches of two rows."""
+    stages, losses = [cut.module(number) for number in range(len(cut.devices))], []
+    for part in (slice(0, 2), slice(2, 4)):
+        given = ()
+        for stage in stages:
+            stage.has_begun = True
+            out = stage(*given, **{f"{PART}{n}": batch[n][part] for n in stage.batch})
+            given = out if isinstance(out, tuple) else (out,)
+        losses.append(given[0])
+    return torch.stack(losses).mean()
+
+
 def test_stages_of_a_tape_make_the_loss_of_the_whole_model():
     model, (x, y) = Tied(), batch()
     tape, loss = taped(model, x, y)
@@ -86,22 +99,110 @@ def test_stages_of_a_tape_make_the_loss_of_the_whole_model():
     assert [*cut.devices] == [0, 1, 2]
     assert [len(passed) for passed in cut.passed] == [2, 1]  # the skip, too
     assert [(p is model.emb.weight, on) for p, on in cut.shared] == [(True, (0, 2))]
-    stages = [cut.module(number) for number in range(3)]
-    losses = []
-    for part in (slice(0, 2), slice(2, 4)):
-        given = ()
-        for stage in stages:
-            own = {f"{PART}{n}": tape.batch[n][part] for n in stage.batch}
-            out = stage(*given, **own)
-            given = out if isinstance(out, tuple) else (out,)
-        losses.append(given[0])
-    torch.stack(losses).mean().backward()
+    in_stages = loss_in_stages(cut, tape.batch)
+    in_stages.backward()
     gradient = model.emb.weight.grad.clone()
     model.zero_grad()
     whole = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
     whole.backward()
-    assert torch.stack(losses).mean().item() == pytest.approx(whole.item(), rel=1e-6)
+    assert in_stages.item() == pytest.approx(whole.item(), rel=1e-6)
     assert torch.allclose(gradient, model.emb.weight.grad, atol=1e-6)
+
+
+class ByValue(Tied):
+    """What ``act`` does between two layers may depend on values; ``last`` is its line."""
+
+    def __init__(self, act):
+        super().__init__()
+        self.act = act
+
+    def forward(self, x):
+        return self.head(self.two(self.act(torch.tanh(self.one(self.emb(x))), x)))
+
+
+def trimmed(h, x):
+    return nn.functional.pad(h[:, : int(x[:, 0].max())], (0, 0, 0, 3))[:, :3]
+
+
+def trimmed_by_tensor(h, x):
+    return nn.functional.pad(h[:, : x[:, 0].max()], (0, 0, 0, 3))[:, :3]
+
+
+def branching(h, x):
+    return h * 2 if (x[:, 0] == 1).any() else h
+
+
+def dropped(h, x):
+    return h * 2 if torch.rand(()) < x[0, 0] - 1 else h
+
+
+def routed(h, x, skips=True):
+    out, rows = torch.zeros_like(h), (x[:, 0] == 1).nonzero().squeeze(-1)
+    if skips and rows.numel() == 0:
+        return h + out
+    return h + out.index_add(0, rows, h[rows])
+
+
+def routed_simply(h, x):
+    return routed(h, x, skips=False)
+
+
+def averaged(h, x):
+    found = h[x > 1]
+    return h + found.sum(0) / len(found)
+
+
+def scaled(h, x):
+    return h * x.numpy().mean()
+
+
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        (trimmed, "'int' depends on values: it gives 2 for one micro-batch and gave 1 for the"),
+        (trimmed_by_tensor, "'index' depends on values: it gives 2 for one micro-batch"),
+        (branching, "'bool' depends on values: it gives False for one micro-batch and gave True"),
+        (dropped, "'bool' depends on values: it gives True for one micro-batch and gave False"),
+        (routed, "'numel' depends on values: it gives 0 for one micro-batch and gave 2 for"),
+        (averaged, "'len' depends on values: it gives 6 for one micro-batch and gave 4 for"),
+        (scaled, r"'numpy' depends on values: it gives \[\[2, 2, 2\]"),
+        (routed_simply, None),
+    ],
+)
+def test_a_model_that_goes_by_values_is_refused_where_they_differ(act, why):
+    model, x = ByValue(act), torch.tensor([[1, 2, 2], [1, 2, 2], [2, 2, 2], [2, 2, 2]])
+    y = batch()[1]
+    tape, loss = taped(model, x, y)
+    cut = cut_tape(tape.calls, loss, {"emb": 0, "one": 0, "two": 1, "head": 1}, "ab")
+    same = {number: torch.cat([each[:2]] * 2) for number, each in tape.batch.items()}
+    loss_in_stages(cut, same).backward()  # the second micro-batch is like the first
+    if why is None:
+        whole = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        assert loss_in_stages(cut, tape.batch).item() == pytest.approx(whole.item(), rel=1e-6)
+        return
+    line = act.__code__.co_firstlineno
+    with pytest.raises(
+        PipelineRefusedError, match=rf"test_pipelines.py, line \d+: {why}"
+    ) as caught:
+        loss_in_stages(cut, tape.batch)
+    assert 0 < int(str(caught.value).split("line ")[1].split(":")[0]) - line < 4
+
+
+def test_a_mean_over_unlike_many_rows_is_refused():
+    def loss_of_some(out, y):
+        return nn.functional.cross_entropy(out[y > 0], y[y > 0])
+
+    y = torch.tensor([[1, 1, 1], [1, 1, 1], [0, 1, 1], [0, 0, 0]])
+    tape, loss = taped(Tied(), batch()[0], y, loss=loss_of_some)
+    cut = cut_tape(tape.calls, loss, {"emb": 0, "one": 0, "two": 1, "head": 1}, "ab")
+    with pytest.raises(PipelineRefusedError, match="'numel' depends on values"):
+        loss_in_stages(cut, tape.batch)
+
+
+def test_the_plain_shape_of_a_batch_is_not_read_again():
+    model, (x, y) = ByValue(lambda h, x: h.view(x.shape[0], h.size(1), -1)), batch()
+    tape, _ = taped(model, x, y)
+    assert not [call.name for call in tape.calls if not call.numbers]
 
 
 class Towers(nn.Module):
@@ -173,6 +274,7 @@ def test_what_is_no_pipeline_is_refused_in_a_line():
     for loss, why in (
         (lambda out, y: out.sum(), "'sum' adds up samples"),
         (lambda out, y: print(loss_of(out, y).item()), "move that line below loss.backward"),
+        (lambda out, y: loss_of(out, y) / y.tolist()[0][0], "move that line below loss.backward"),
         (lambda out, y: out[0], "something other than one loss"),
     ):
         with pytest.raises(PipelineRefusedError, match=why):

@@ -293,9 +293,29 @@ def test_where_a_process_dies_or_has_another_plan_nothing_is_left_running(tmp_pa
         out, error = run.communicate(timeout=LONG_S)
         assert run.returncode
         assert ("stage 1 has another plan" in error) == (second == "other.json")
-        for process in [int(line) for line in out.splitlines() if line.isdecimal()]:
-            with pytest.raises(ProcessLookupError):
-                os.kill(process, 0)
+        assert_gone(out)
+
+
+def test_a_model_that_goes_by_values_ends_all_processes_before_it_is_trained(tmp_path):
+    text = SCRIPT.replace("x = self.emb(x)", "x = self.emb(x[:, : int(x.max())])")
+    text = text.replace("import sys", "import os, sys\nprint(os.getpid(), flush=True)", 1)
+    line = text[: text.index("x.max()")].count("\n") + 1
+    made_plan(tmp_path, text)
+    run = torchrun(tmp_path, "plan.json")
+    out, error = run.communicate(timeout=LONG_S)
+    assert run.returncode
+    assert error.count(f"train.py, line {line}: 'int' depends on values: it gives 1") == 1
+    assert [word for word in out.split() if not word.isdecimal()] == []  # no step has ended
+    assert_gone(out)
+
+
+def assert_gone(out):
+    """Check that the processes that printed their numbers have ended."""
+    processes = [int(line) for line in out.splitlines() if line.isdecimal()]
+    assert processes
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
 
 
 def test_a_port_that_another_program_has_is_named_in_a_line(tmp_path, monkeypatch):
