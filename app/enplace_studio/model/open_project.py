@@ -27,6 +27,10 @@ with as many bytes, and sets its time back is not noticed; a backup keeps what i
 """
 
 
+MOVED = " moved"
+"""The end of the note on a plan that had to stay close to another: ``12 ops moved``."""
+
+
 @dataclass(frozen=True, eq=False)
 class PlanEntry:
     """A row of the list of plans.

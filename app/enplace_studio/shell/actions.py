@@ -111,6 +111,11 @@ def _constrained(studio: Studio) -> bool:
     return problem is not None and bool(problem.constraints)
 
 
+def _is_what_if(studio: Studio) -> bool:
+    project = studio.document.project
+    return project is not None and project.scale != (1.0, 1.0)
+
+
 def _several(studio: Studio) -> bool:
     return _open(studio) and len(studio.document.selection) > 1
 
@@ -403,6 +408,8 @@ _ACTIONS: tuple[Action, ...] = (
            lambda s: s.solving.choose_cluster(), _open, 2),
     Action("edit-cluster", "Edit cluster…", "Plan", (),
            lambda s: s.solving.edit_cluster(), _open, 2),
+    Action("end-what-if", "End the what-if, back to 1 ×", "Plan", (),
+           lambda s: s.document.set_scale(1.0, 1.0), _is_what_if, 2),
     Action("rename-plan", "Rename plan…", "Plan", ("F2",), _rename_plan, _planned, 3),
     Action("remove-plan", "Remove plan", "Plan", (),
            _remove_plan, _planned, 3),

@@ -30,7 +30,7 @@ from enplace_studio.model import edits
 from enplace_studio.model.constraints import find_home
 from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.model.method_facts import rank, why_not_for
-from enplace_studio.model.open_project import OpenProject
+from enplace_studio.model.open_project import MOVED, OpenProject
 from enplace_studio.model.plan_facts import vs_expert, why_stale
 from enplace_studio.model.previews import unfit_text
 from enplace_studio.model.prices import headline, simulate_priced
@@ -45,9 +45,6 @@ POLISH_S = 30.0
 """Time limit for improving an existing plan."""
 
 RULES_FILTER = "Rules: lines of REGEX -> DEVICE (*.rules *.txt);;All files (*)"
-
-MOVED = " moved"
-"""The end of the note on a plan that stays close to another one."""
 
 NOT_COMPARED = ("random", "round-robin")
 

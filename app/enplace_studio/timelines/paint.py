@@ -21,6 +21,7 @@ from PySide6.QtGui import (
 )
 
 from enplace.names.groups import Grouping
+from enplace.names.titles import shorter_titles
 from enplace.pictures.busy import BusyCurve, highest_per_column
 from enplace.pictures.tracks import PathTrace
 from enplace.values.profile import FloatArray
@@ -235,8 +236,8 @@ def draw_groups(
         right = min(scale.x(finish_us), scale.width_px)
         if right - left < GROUP_PX or own[first] < 0:
             continue
-        name, ground = names[own[first]], grounds[int(row.odd[first])]
-        text = fitted((name,), int(right - left - 12), font.key())
+        ways, ground = shorter_titles(tuple(names))[names[own[first]]], grounds[int(row.odd[first])]
+        text = fitted(ways, int(right - left - 12), font.key())
         # On a plain ground: the gaps between the bars would run through the letters.
         plate = QRectF(area.left() + left + 3, top, text.size().width() + 6, height)
         painter.fillRect(plate, ground)

@@ -68,15 +68,17 @@ class Row:
 
 
 def matches(typed: str, text: str) -> bool:
-    """Return whether a text contains every typed word.
+    """Return whether a text contains every typed word, whether a hyphen or a space is between them.
 
     A number with its unit is one word, and none begins inside a longer number.
 
     >>> matches("8 GB", "8 × GPU 8 GB"), matches("8 GB", "8 × V100 16 GB"), matches("8", "128")
     (True, False, False)
+    >>> matches("what-if", "Open the pane What if")
+    True
     """
     text = text.lower()
-    for word in re.findall(r"\d+ [kmgt]i?b|\S+", typed.lower()):
+    for word in re.findall(r"\d+ [kmgt]i?b|[^\s-]+", typed.lower()):
         start = r"(?<!\d)" if word[0].isdigit() else ""
         if not re.search(start + re.escape(word), text):
             return False

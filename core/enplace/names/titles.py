@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -154,6 +155,25 @@ def unshared_title(name: str, other: str) -> str:
     while len(own) > 1 and others[:1] == own[:1]:
         own, others = own[1:], others[1:]
     return derived + " / ".join(own)
+
+
+@lru_cache(maxsize=8)
+def shorter_titles(names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Return the ways to write each of several titles: in full, then with fewer outer scopes.
+
+    None of the shorter ways could be another of the titles.
+
+    >>> shorter_titles(("n / head", "n / a / layer 0", "n / b / layer 0"))["n / head"]
+    ('n / head', 'head')
+    >>> shorter_titles(("n / head", "n / a / layer 0", "n / b / layer 0"))["n / a / layer 0"]
+    ('n / a / layer 0', 'a / layer 0')
+    """
+    ways = {}
+    for name in names:
+        derived, scopes = _split_title(name)
+        ways[name] = [derived + " / ".join(scopes[at:]) for at in range(len(scopes))]
+    found = Counter(way for some in ways.values() for way in some)
+    return {name: (name, *(w for w in some[1:] if found[w] == 1)) for name, some in ways.items()}
 
 
 def _split_title(name: str) -> tuple[str, list[str]]:

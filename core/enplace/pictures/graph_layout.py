@@ -28,7 +28,7 @@ GAP = 10.0
 ROW_GAP, TIGHT_ROW_GAP, LEAST_ROW_GAP = 38.0, 26.0, 14.0
 TITLE_W = 108.0
 LANE_GAP = 30.0
-WIDEST_CARD_W = 128.0
+WIDEST_CARD_W, WIDEST_FOR_TEXT = 128.0, 200.0
 WIDE_CARD_W = 132.0
 OP_CARD_W, OP_CARD_H = 168.0, 60.0
 PORT_W, PORT_H = 190.0, 24.0
@@ -292,7 +292,8 @@ class _Stack:
         balanced = -(-needed // -(-needed // most))
         self.columns = balanced if n_lanes == 1 else min(needed, most)
         share = (lane_width - TITLE_W + GAP) / max(self.columns, _LEAST_COLUMNS) - GAP
-        self.card_w = min(max(share, CARD_W), WIDEST_CARD_W)
+        widest = max(map(_text_width, grouping.labels))
+        self.card_w = min(max(share, CARD_W), max(min(widest, WIDEST_FOR_TEXT), WIDEST_CARD_W))
         self.texts, self.words = _row_texts(grouping, self.card_w)
         lane_w = TITLE_W + max(self.columns, _LEAST_COLUMNS) * (self.card_w + GAP) + LANE_GAP
         top = 0.0

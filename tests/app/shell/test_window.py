@@ -176,8 +176,11 @@ def test_what_if_sliders_scale_the_cluster(window, qtbot):
     slider.setValue(8)
     qtbot.waitUntil(lambda: window.document.project.scale == (2.0, 1.0))
     assert window.document.schedule.op_finish_us[0] == 5
-    window.panes.views["whatif"].reset()
+    end = window.menus.by_id["end-what-if"]
+    assert end.isEnabled()
+    end.trigger()
     assert slider.value() == 0
+    assert not end.isEnabled()
 
 
 def test_closed_panes_can_be_reopened_and_the_next_start_remembers_them(

@@ -12,6 +12,7 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPainterPath, QPen
 
+from enplace.names.titles import shorter_titles
 from enplace.pictures.graph_layout import CARD_H, TITLE_W
 from enplace.text import size
 from enplace.values.arrays import BoolArray
@@ -77,18 +78,20 @@ def _paint_titles(painter: QPainter, scene: Scene, visible: QRectF, text_scale: 
     font = theme.font(12, zoom=text_scale)
     painter.setFont(font)
     painter.setPen(theme.tokens.dim)
-    for text, x, y in scene.arrangement.titles:
+    titles = scene.arrangement.titles
+    ways = shorter_titles(tuple(text for text, _, _ in titles))
+    for text, x, y in titles:
         if visible.top() - CARD_H < y < visible.bottom() + CARD_H:
             area = QRectF(x, y - CARD_H / 2, TITLE_W - 14, CARD_H)
             painter.fillRect(area.adjusted(-4, 4, 4, -4), theme.tokens.panel)
-            painter.drawText(
-                area, Qt.AlignmentFlag.AlignVCenter, _in_two_lines(text, font, area.width())
-            )
+            lines = [_in_two_lines(way, font, area.width()) for way in ways[text]]
+            shown = next((each for each in lines if "…" not in each), lines[-1])
+            painter.drawText(area, Qt.AlignmentFlag.AlignVCenter, shown)
 
 
 def _in_two_lines(text: str, font: QFont, width: float) -> str:
-    """Break a title between words if it does not fit on one line."""
-    first, words = "", text.split(" ")
+    """Break a title between words, but not before a number, if it does not fit on one line."""
+    first, words = "", re.split(r" (?![\d/])", text)
     while words and fitted(longer := f"{first} {words[0]}".strip(), font, width) == longer:
         first, words = longer, words[1:]
     if not first or not words:
@@ -194,8 +197,14 @@ def _paint_name(
 
 
 def fitted_name(text: str, font: QFont, width: float, families: Collection[str]) -> str:
-    """Elide a name; of ``head 8–15``, if there are more heads, keep the numbers."""
+    """Elide a name before its number; ``head 8–15``, if there are more heads, is only numbers."""
     shown, numbered = fitted(text, font, width), _NUMBERED.fullmatch(text)
+    stem, _, number = text.rpartition(" ")
+    if shown != text and " " in stem and number[:1].isdigit():
+        metrics = QFontMetricsF(font)
+        room = width - metrics.horizontalAdvance(f" {number}")
+        stem = metrics.elidedText(stem, Qt.TextElideMode.ElideRight, room)
+        shown = f"{stem.removesuffix('…').rstrip()}… {number}"
     if shown == text or not numbered or text.removesuffix(numbered[1]) not in families:
         return shown
     return numbered[1] if fitted(numbered[1], font, width) == numbered[1] else shown

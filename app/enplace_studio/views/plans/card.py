@@ -13,9 +13,9 @@ from enplace.text import ms, percent, size
 from enplace.values.measurement import ESTIMATED
 from enplace.values.splits import rewriting
 from enplace_studio.explain.differences import sent_bytes
-from enplace_studio.explain.shortened import shorten_among
+from enplace_studio.explain.shortened import shorten_among, wrapped
 from enplace_studio.model.bounds import Bounds
-from enplace_studio.model.open_project import OpenProject, PlanEntry
+from enplace_studio.model.open_project import MOVED, OpenProject, PlanEntry
 from enplace_studio.model.plan_facts import brief_standing, standing, tooltip, why_stale
 from enplace_studio.model.previews import full_text, lack
 from enplace_studio.model.prices import headline, what_if_text
@@ -109,6 +109,7 @@ class PlanCard(QAbstractButton):
         """Texts for the second line, most important first; it shows as many as fit."""
         entry, schedule, run = self.entry, self.entry.schedule, self.entry.run
         first = measured = ""
+        moved = entry.note if entry.note.endswith(MOVED) else ""
         if schedule.fits and self._gap is not None:
             # Other ways to split ops might be better than any plan with these.
             is_best = self._gap <= PROVEN_GAP and not entry.plan.splits
@@ -122,10 +123,11 @@ class PlanCard(QAbstractButton):
             self.stale,
             entry.remark,
             measured,
+            moved,
             first,
             full_text(schedule),
             rewriting(entry.plan.splits),
-            entry.note,
+            "" if moved else entry.note,
             f"{size(sent_bytes(schedule))} sent",
             f"peak {size(int(schedule.peak_bytes.max()))}",
         ]
@@ -168,8 +170,11 @@ class PlanCard(QAbstractButton):
         free = width - 2 * PAD - step - GAP
         if QFontMetricsF(_name_font()).horizontalAdvance(name) <= free:
             return name, ""
-        first, _, rest = name.partition(", " if ", " in name else " ")
-        return first, rest
+        if ", " in name:
+            first, _, rest = name.partition(", ")
+            return first, rest
+        first = wrapped(name, QFontMetricsF(_name_font()).horizontalAdvance, free)[0]
+        return first, name[len(first) :].strip()
 
     def _lead(self, width: float) -> str:
         """Return the text below the name that is always shown."""

@@ -71,6 +71,7 @@ class TimelineView(Panel):
         document.current_changed.connect(self._follow_objective)
         self._follow_objective()  # the view is made after its first file was opened
         self._show_legend()
+        self._show_summary()
 
     def _step_page(self) -> QWidget:
         page = QWidget()

@@ -847,6 +847,7 @@ def test_a_card_that_is_too_narrow_keeps_the_numbers_that_tell_it_from_its_neigh
     assert narrow("head 8–15") == "8–15"
     assert narrow("embedding 1").startswith("emb"), "there is only one"
     assert narrow("gradients of softmax 2").startswith("grad")
+    assert narrow("layer normalization 1.2").endswith("… 1.2")
 
 
 def test_a_graph_that_was_fitted_fits_again_when_its_pane_grows(view, qtbot):
