@@ -657,7 +657,9 @@ def test_a_plan_close_to_another_is_below_it_and_says_how_many_ops_moved(window)
     window.studio.solving.wait()
     *_, close = window.document.plans
     assert close.parent == home.name
-    card = next(each for each in window.panes.views["plans"].cards if each.entry is close)
+    plans = window.panes.views["plans"]
+    plans.rebuild()
+    card = next(each for each in plans.cards if each.entry is close)
     assert card.notes[0] == "1 op moved"
     assert f"1 op moved from “{home.name}”" in said[-1]
     rows = list_constraints(problem, window.document.project.grouping)
