@@ -225,6 +225,23 @@ def test_what_an_optimiser_makes_for_all_parameters_at_once_is_held_until_its_la
     assert len({profile.colocation[profile.index[name]] for name in of_a}) == 1
 
 
+@pytest.mark.parametrize("dropped_at", [0, 1, 3])
+def test_an_output_that_no_op_reads_counts_while_the_script_keeps_it(dropped_at):
+    sizes = (1000, 1000, 4000, 1000, 2500, 1000)
+    ends = (4, 1, dropped_at, 2, 3, 4)
+    firsts = (-1, 0, 0, 1, 2, 3)
+    storages = tuple(
+        Storage(size, "cpu", *life) for size, *life in zip(sizes, firsts, ends, strict=True)
+    )
+    makes = ((1, 2), (3,), (4,), (5,))
+    ops = tuple(
+        RecordedOp("tanh", "m", "module", OpPass.FORWARD, n, reads=((read, 1000),), makes=made)
+        for n, (read, made) in enumerate(zip((0, 1, 3, 4), makes, strict=True))
+    )
+    step = Step("lstm", ops, storages)
+    assert peak_bytes(ones(step)) == step.counted_peak_bytes("cpu")
+
+
 def test_a_pipeline_holds_what_updates_make_after_all_samples():
     profile = ones(updates_on_lists())
     problem = Problem(profile, Cluster("one", (Device("CPU:0", "cpu", 1 << 40),), (), ()))

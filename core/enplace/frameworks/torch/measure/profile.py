@@ -188,6 +188,10 @@ def _update_scope(owner: str) -> tuple[str, str]:
 _OWNED = (PARAMETER, STATE, GRADIENT)
 
 
+def _does_work(op: RecordedOp) -> bool:
+    return not (op.is_view or op.kind in FREE or op.kind in ALLOCATES)
+
+
 @dataclass
 class _Builder:
     """Walks through a step's ops in their order."""
@@ -219,16 +223,19 @@ class _Builder:
         self._elsewhere = self._find_readers_elsewhere()
         self._copies: dict[tuple[int, str], int] = {}
         self._sums = self._find_sums()
+        works = filter(_does_work, self.step.ops)
+        self._read_at_all = {number for op in works for number, _ in op.reads}
 
     def build(self) -> _Builder:
         """Make nodes and edges."""
         self._add_variables()
         for number, op in enumerate(self.step.ops):
-            if op.is_view or op.kind in FREE or op.kind in ALLOCATES:
+            if not _does_work(op):
                 continue
             node = self._place(number, op)
             self._node_of[number] = node
             self._connect(node, op)
+            self._keep_unread(number, node)
         self._add_holds()
         self._add_temporaries()
         self._name_loose()
@@ -530,6 +537,22 @@ class _Builder:
         if source != target and edge not in self._seen:
             self._seen.add(edge)
             self.edges.append((*edge, n_bytes))
+
+    def _keep_unread(self, number: int, node: int) -> None:
+        """Let an op without work read what an op makes and no other reads: the script keeps it."""
+        op = self.step.ops[number]
+        for each in () if number in self.merged else op.makes:
+            storage = self.step.storages[each]
+            is_small = storage.n_bytes < HELD_BYTES or storage.device != op.device
+            if each in self._read_at_all or is_small or self._is_held(storage):
+                continue
+            if not any(map(_does_work, self.step.ops[number + 1 : storage.last + 1])):
+                self.nodes[node].temporary_bytes += storage.n_bytes
+                continue
+            where = op.pass_, self.nodes[node].scope, op.device
+            reader = self._add_idle("free", "free", OpKind.CONSTANT, *where)
+            self._tie(reader, node)
+            self._send(node, each, reader, storage.n_bytes)
 
     def _add_holds(self) -> None:
         """Hold each tensor until its storage was freed, if all readers end before.
