@@ -269,7 +269,7 @@ def compare(
     from enplace.frameworks.alternatives import find_alternatives
     from enplace.machine.pipelines.pipeline import planned_rule
     from enplace.placers import PlaceOptions, Stop, place_with_each
-    from enplace.placers.data_parallel import all_mirrored, fastest, why_not_mirrored
+    from enplace.placers.data_parallel import all_mirrored, fastest
     from enplace.placers.references import EXPERT, alone_schedule, reference_schedule
     from enplace.values.problem import STEP_TIME
 
@@ -283,7 +283,7 @@ def compare(
         expert = made.schedule if made else reference_schedule(problem, EXPERT, stopped)
         alone = alone_schedule(problem, stopped) if objective == STEP_TIME else None
         rivals = all_mirrored(problem, stopped) if objective == STEP_TIME else []
-        why_not = why_not_mirrored(problem) if objective == STEP_TIME else ""
+        why_not = _why_not_shared(problem) if objective == STEP_TIME else ""
         rule = planned_rule(*(result.plan for result in results.values()))
         instead = find_alternatives(problem, objective, rivals, rule, stopped)
     cut_off = [name for name, why in failures.items() if isinstance(why, CancelledError)]
@@ -336,17 +336,25 @@ def find_others(
     stopped: Callable[[], bool] = lambda: False,
 ) -> Others:
     """Find what a plan is compared with, until stopped; the first two are for the step time."""
-    from enplace.placers.data_parallel import mirrored, why_not_mirrored
+    from enplace.placers.data_parallel import mirrored
     from enplace.placers.references import EXPERT, alone_schedule, reference_schedule
     from enplace.values.problem import STEP_TIME
 
     for_step = objective == STEP_TIME
     alone = alone_schedule(problem, stopped) if for_step else None
     shared = mirrored(problem, stopped) if for_step else None
-    why_not = why_not_mirrored(problem) if for_step else ""
+    why_not = _why_not_shared(problem) if for_step else ""
     is_expert = made.plan.method == EXPERT
     expert = made if is_expert else reference_schedule(problem, EXPERT, stopped)
     return summary.Others(expert, alone, shared, why_not)
+
+
+def _why_not_shared(problem: Problem) -> str:
+    from enplace.frameworks.registry import framework_of
+    from enplace.placers.data_parallel import why_not_mirrored
+
+    framework = framework_of(problem.measured_profile)
+    return framework.in_own_words(why_not_mirrored(problem))
 
 
 def _fastest(results: Iterable[Result]) -> Result | None:

@@ -347,7 +347,8 @@ class MeasuredRun(Frozen):
     def why_no_replicas(self) -> str:
         """Why data parallelism was not timed; empty if it was, or if the framework's never is."""
         why_not = self.facts.get("data_parallel", {}).get("why_not")
-        return f"Data parallelism was not timed: {why_not}." if why_not else ""
+        said = f"Data parallelism was not timed: {why_not}." if why_not else ""
+        return self.framework.in_own_words(said)
 
     @property
     def about_replicas(self) -> str:
@@ -371,7 +372,8 @@ class MeasuredRun(Frozen):
         if self.on_labels:
             return ""
         rivals = (self.one_device_us, self.stock_step_time_us)
-        return verdict(self.step_time_us, *rivals, replicas_us=self.replicas_us)
+        said = verdict(self.step_time_us, *rivals, replicas_us=self.replicas_us)
+        return self.framework.in_own_words(said)
 
     @property
     def caveat(self) -> str:

@@ -315,18 +315,22 @@ def test_compare_lists_the_methods_asked_for(enplace, folder):
     assert done.document["data_parallel_why_not"] == shared["guess"] == ""
 
 
+@pytest.mark.parametrize(("framework", "named"), [(None, "Data parallelism"), ("torch", "DDP")])
 @pytest.mark.parametrize("command", ["place", "compare"])
-def test_types_that_say_nothing_of_samples_make_no_figure(enplace, folder, command):
+def test_types_that_say_nothing_of_samples_make_no_figure(
+    enplace, folder, command, framework, named
+):
     cells = model()
+    cells |= {"measured": {"framework": framework}} if framework else {}
     for op in cells["ops"]:
         op["type"] = "LSTMCell"
     (folder / "p.json").write_text(json.dumps(cells))
     options = ("--methods", "single") if command == "compare" else ()
     done = enplace(command, "p.json", "--cluster", "c.json", *options)
-    assert "Data parallelism is not predicted: no op is known to work on samples" in done.out
+    assert f"{named} is not predicted: no op is known to work on samples" in done.out
     found = enplace(command, "p.json", "--cluster", "c.json", *options, "--json").document
     assert (found["data_parallel"], found["data_parallel_step_time_us"]) == ([], None)
-    assert found["data_parallel_why_not"].startswith("Data parallelism is not predicted: no op")
+    assert found["data_parallel_why_not"].startswith(f"{named} is not predicted: no op")
 
 
 def test_unlike_cards_get_shares_of_the_batch_by_speed(enplace, folder):
