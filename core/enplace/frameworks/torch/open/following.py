@@ -78,7 +78,7 @@ class Follower(Rounds):
         super().__init__()
         self.modules = Modules()
         self.is_compiled = False
-        self._all = FIRST + WARM_UPS + steps
+        self._steps, self._all = steps, FIRST + WARM_UPS + steps
         self._what, self._report = what, report
         self._report_at = 0.0
         self._reset()
@@ -104,8 +104,9 @@ class Follower(Rounds):
 
     @property
     def times_us(self) -> list[float]:
-        """The times of the steps without the warm-ups, of which a short script has fewer."""
-        return self._times_us[min(WARM_UPS, len(self._times_us) // 2) :]
+        """The times of the last steps that were asked for; of half of those of a short script."""
+        n_seen = len(self._times_us)
+        return self._times_us[-min(self._steps, max(n_seen - WARM_UPS, -(-n_seen // 2))) :]
 
     @property
     def has_step(self) -> bool:
@@ -186,8 +187,8 @@ class Follower(Rounds):
         self.leave(True)
         if time.monotonic() >= self._report_at:
             self._report_at = time.monotonic() + REPORT_S
-            done = self._number / self._all
-            self._report(f"{self._what}: step {self._number:,} of {self._all:,}", done)
+            done = self._number + 1
+            self._report(f"{self._what}: step {done:,} of {self._all:,}", done / self._all)
 
     def synchronize(self) -> None:
         """Wait until all that was launched has run."""

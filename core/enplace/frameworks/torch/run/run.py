@@ -31,7 +31,6 @@ from enplace.frameworks.torch.measure.costs import MeasuredCosts
 from enplace.frameworks.torch.measure.profile import graph_of
 from enplace.frameworks.torch.open.following import (
     FIRST,
-    WARM_UPS,
     Follower,
     seed_all,
     without_dropout,
@@ -397,7 +396,7 @@ def _facts(
 def _about(follower: Follower, devices: str) -> dict[str, Any]:
     """Collect the details that runs by op and by module share."""
     about = about_run(devices, follower.n_compared, follower.is_compiled)
-    return {**about, "warm_ups": min(WARM_UPS, follower.n_compared)}
+    return {**about, "warm_ups": follower.n_compared - len(follower.times_us)}
 
 
 def _predicted(problem: Problem, plan: Plan, names: Sequence[str]) -> Schedule | None:

@@ -105,6 +105,14 @@ def test_steps_placed_at_random_give_the_same_to_the_last_bit(tmp_path, optimize
     assert run_from(run_message(found), problem).to_json() == found.to_json()
 
 
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_as_many_steps_count_as_were_asked_for(tmp_path, steps):
+    source = script(tmp_path, CONV.format(optimizer="SGD(model.parameters())"))
+    found = run(source, *planned(source), steps)
+    facts = found.facts
+    assert len(found.step_times_us) == facts["compared_steps"] - facts["warm_ups"] == steps
+
+
 @pytest.mark.parametrize(("parts", "about"), [("2", ""), ("4", "their shapes are 4 × 3 × 8 × 8")])
 def test_a_run_on_other_batches_than_those_of_the_profile_says_so(tmp_path, parts, about):
     """The profile is of a micro-batch of 2 samples."""
