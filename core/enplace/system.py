@@ -6,6 +6,7 @@ import glob
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import BinaryIO
 
 from enplace.errors import EnplaceError
@@ -34,6 +35,8 @@ else:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
+_CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
 LOCK_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """How to open a lock that may be a stranger's: no link, and no pipe that blocks."""
 
@@ -47,11 +50,35 @@ def count_cores() -> int:
 
 
 def host_bytes() -> int:
-    """Return the memory of this machine; 0 if the system does not tell."""
+    """Return the memory of this machine, or what its control groups allow, as in a container.
+
+    0 if the system does not tell.
+    """
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
         return 0
+    return min([whole, *_cgroup_limits()])
+
+
+def _cgroup_limits() -> list[int]:
+    """Read the limits of this process's control groups, of version 1 and 2, and of all above."""
+    limits = []
+    for line in _OWN_CGROUPS.read_text().splitlines() if _OWN_CGROUPS.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, name = (
+            (_CGROUPS / "memory", "memory.limit_in_bytes")
+            if controllers
+            else (_CGROUPS, "memory.max")
+        )
+        folder = root / path.lstrip("/")
+        for each in (folder, *folder.parents):
+            with suppress(OSError):  # few folders have such a file
+                if (text := (each / name).read_text().strip()).isdigit():
+                    limits.append(int(text))
+    return limits
 
 
 def is_busy() -> bool:

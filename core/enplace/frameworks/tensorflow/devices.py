@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -24,7 +23,7 @@ from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.step import plain_config
 from enplace.readers.clusters import read_cluster
 from enplace.readers.gpu_profile import GPU_TO_GPU, GPU_TO_HOST, HOST_TO_GPU
-from enplace.system import count_cores
+from enplace.system import count_cores, host_bytes
 from enplace.text import read_size
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.device_names import task_of
@@ -34,7 +33,6 @@ CPU_TO_CPU = (5.0, 1e-4)
 
 MAX_CPUS = 64
 
-_CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 _GPU_SHARE = 0.85
 """Usable share of a GPU's memory; the context and the libraries' workspace take the rest."""
@@ -273,31 +271,6 @@ def _with_preset_links(devices: list[Device], description: str) -> Cluster:
     ]
     channels = tuple(f"{devices[a].name}->{devices[b].name}" for a, b in pairs)
     return Cluster("local", tuple(devices), channels, tuple(links), description)
-
-
-def host_bytes() -> int:
-    """Return the memory of this machine, or what its control groups allow, as in a container."""
-    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_cgroup_limits()])
-
-
-def _cgroup_limits() -> list[int]:
-    """Read the limits of this process's control groups, of version 1 and 2, and of all above."""
-    limits = []
-    for line in _OWN_CGROUPS.read_text().splitlines() if _OWN_CGROUPS.exists() else ():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root, name = (
-            (_CGROUPS / "memory", "memory.limit_in_bytes")
-            if controllers
-            else (_CGROUPS, "memory.max")
-        )
-        folder = root / path.lstrip("/")
-        for each in (folder, *folder.parents):
-            file = each / name
-            if file.exists() and (text := file.read_text().strip()).isdigit():
-                limits.append(int(text))
-    return limits
 
 
 def gpu_bytes() -> int:

@@ -26,27 +26,6 @@ def test_logical_cpus_share_memory_and_have_one_thread_each(monkeypatch):
     assert (found.host, found.tasks) == ("/device:CPU:0", [])
 
 
-@pytest.mark.parametrize(
-    ("own", "limits"),
-    [
-        ("0::/job/task\n", {"job/task/memory.max": "max", "job/memory.max": "1000"}),
-        (
-            "3:cpu,cpuacct:/a\n4:memory:/b\n",
-            {"memory/b/memory.limit_in_bytes": "1000", "a/memory.max": "5"},
-        ),
-        ("0::/elsewhere\n", {"memory.max": "1000"}),
-    ],
-)
-def test_the_memory_of_a_container_is_what_it_may_use(own, limits, tmp_path, monkeypatch):
-    (tmp_path / "own").write_text(own)
-    for name, text in limits.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text + "\n")
-    monkeypatch.setattr(module, "_OWN_CGROUPS", tmp_path / "own")
-    monkeypatch.setattr(module, "_CGROUPS", tmp_path)
-    assert module.host_bytes() == 1000
-
-
 def test_more_logical_cpus_than_cores_share_the_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
     found = parse_devices("cpu:4")
