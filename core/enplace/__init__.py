@@ -19,37 +19,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from enplace.api import (
-        Cluster,
-        Comparison,
-        EnplaceError,
-        EnplaceWarning,
-        Fit,
-        NextMove,
-        Plan,
-        Problem,
-        Profile,
-        Progress,
-        Result,
-        Schedule,
-        Serving,
-        clusters,
-        compare,
-        fit,
-        from_networkx,
-        methods,
-        next_moves,
-        place,
-        plan_serving,
-        read,
-        read_cluster,
-        read_onnx,
-        read_plan,
-        samples,
-        simulate,
-        to_networkx,
-        write,
-    )
+    from enplace.api import *
 
 __version__ = "0.2.0"
 

@@ -60,7 +60,7 @@ class ProfilePage(QDialog):
             panel.body.addWidget(paragraph(about))
         elif not self.lines:
             panel.body.addWidget(paragraph("The profile does not record how long its step took."))
-        if scopes := about_scopes(profile, None, profile.name):
+        if scopes := about_scopes(profile, profile.name):
             panel.body.addWidget(paragraph(scopes))
         if passes := profile.measured.about_passes:
             panel.body.addWidget(paragraph(passes))

@@ -151,11 +151,7 @@ def clusters() -> Catalogue[Cluster]:
         Each has ``devices``, ``links`` and a ``description``, and ``print`` shows all of these;
         ``cluster.scaled(links=2.0)`` has links twice as fast.
     """
-    return Catalogue(presets(), _first_sentence)
-
-
-def _first_sentence(cluster: Cluster) -> str:
-    return cluster.description.partition(". ")[0].rstrip(".")
+    return Catalogue(presets(), attrgetter("summary"))
 
 
 @checked

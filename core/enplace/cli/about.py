@@ -152,10 +152,7 @@ def clusters(
         for cluster in presets().values()
     ]
     rows = [["cluster", "devices", "description"]]
-    rows += [
-        [c.name, str(c.n_devices), c.description.partition(". ")[0].rstrip(".")]
-        for c in presets().values()
-    ]
+    rows += [[c.name, str(c.n_devices), c.summary] for c in presets().values()]
     return Answer({"clusters": found}, table(rows, "lrl"))
 
 

@@ -76,7 +76,7 @@ def profile(
                 f"{measured}.",
                 *describe_estimate(measured),
                 *_describe_left_out(measured),
-                *filter(None, [about_scopes(measured, None, os.path.basename(source.path))]),
+                *filter(None, [about_scopes(measured, os.path.basename(source.path))]),
                 *([source.framework.about_compiled] if measured.measured.compiled else []),
                 *_describe_evaluation(measured),
                 *_describe_links(measured),

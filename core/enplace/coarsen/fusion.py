@@ -35,7 +35,7 @@ MEMORY_SHARE = 0.25
 """The paper's M: the most memory of a cluster, as a share of the smallest GPU's."""
 
 
-def fuse(problem: Problem, *, reach: int = RANGE, memory_share: float = MEMORY_SHARE) -> IntArray:
+def fuse(problem: Problem, *, reach: int = RANGE) -> IntArray:
     """Merge ops into clusters by Optimal Operation Fusion.
 
     Returns
@@ -51,7 +51,7 @@ def fuse(problem: Problem, *, reach: int = RANGE, memory_share: float = MEMORY_S
     order = cpd_topo(graph, cost)
     smallest = problem.cluster.capacity_bytes[problem.cluster.gpus].min()
     cluster = np.empty(graph.n_groups, dtype=np.int64)
-    cluster[order] = breakpoints(graph, cost, order, reach, int(memory_share * smallest))
+    cluster[order] = breakpoints(graph, cost, order, reach, int(MEMORY_SHARE * smallest))
     return cluster[rank]
 
 

@@ -15,7 +15,7 @@ from enplace.frameworks.registry import framework_of
 from enplace.machine.op_passes import backward_ops, optimiser_ops
 from enplace.placers.references import verdict
 from enplace.processes.codecs import plan_from, plan_message, profile_from, profile_message
-from enplace.processes.wire import Message
+from enplace.processes.wire import DONE, Message
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.text import count, finite
 from enplace.values.arrays import Frozen, freeze_arrays
@@ -586,19 +586,19 @@ _PROFILE = "profile."
 """Begins the names of a profile's arrays in the message of a run."""
 
 
-def run_message(run: MeasuredRun, do: str = "done") -> Message:
+def run_message(run: MeasuredRun) -> Message:
     """Make a message of a run, without the profile if the receiver has it."""
-    carried = plan_message(do, run.plan, {"cluster": cluster_to_json(run.cluster)})
+    carried = plan_message(DONE, run.plan, {"cluster": cluster_to_json(run.cluster)})
     if run.pipeline:
         profile = profile_message(run.profile)
         graph = {f"{_PROFILE}{name}": array for name, array in profile.arrays.items()}
         carried = Message(
-            do, {**carried.details, "profile": profile.details}, {**carried.arrays, **graph}
+            DONE, {**carried.details, "profile": profile.details}, {**carried.arrays, **graph}
         )
     values = {f.name: getattr(run, f.name) for f in fields(run)}
     figures = {name: values[name] for name in (*_FIGURES, "facts")}
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-    return Message(do, {**carried.details, "run": figures}, {**carried.arrays, **arrays})
+    return Message(DONE, {**carried.details, "run": figures}, {**carried.arrays, **arrays})
 
 
 def run_from(message: Message, problem: Problem) -> MeasuredRun:

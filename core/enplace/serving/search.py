@@ -10,6 +10,7 @@ time that is allowed grows, so bisection over the longest time finds the least m
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import product
@@ -114,13 +115,11 @@ def most_requests(costs: Costs) -> int:
 
 def _most(costs: Costs, wanted: Callable[[int], Wanted], most: int) -> int:
     """Return the largest number that fits; what a smaller number needs, fits as well."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        tried = Costs(costs.decoder, costs.machine, wanted(middle))
-        fits = _Search(tried).first_layer() == 0
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low
+
+    def lacks_room(number: int) -> bool:
+        return _Search(Costs(costs.decoder, costs.machine, wanted(number))).first_layer() > 0
+
+    return bisect_left(range(1, most + 1), True, key=lacks_room)
 
 
 class _Search:

@@ -182,6 +182,11 @@ class Cluster:
     def __repr__(self) -> str:
         return f"<Cluster {self.name}: {listed([device.name for device in self.devices])}>"
 
+    @property
+    def summary(self) -> str:
+        """The first sentence of its description, without its stop."""
+        return self.description.partition(". ")[0].rstrip(".")
+
     def __str__(self) -> str:
         """Describe the devices and the links, a line each."""
         label = [device.label for device in self.devices]

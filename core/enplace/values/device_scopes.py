@@ -42,18 +42,16 @@ def scope_pins(
     ]
 
 
-def about_scopes(profile: Profile, cluster: Cluster | None, model: str) -> str:
+def about_scopes(profile: Profile, model: str) -> str:
     """Say what becomes of the device scopes in a model's code; empty if there are none.
 
     Parameters
     ----------
-    cluster : Cluster or None
-        None if nobody has chosen one: the devices that were measured.
     model : str
         What people call the model, such as ``train.py``.
     """
     measured = profile.measured
-    asked, cluster = measured.device_scopes, cluster or measured.cluster
+    asked, cluster = measured.device_scopes, measured.cluster
     if not asked:
         return ""
     places = f"{model} places {count(len(asked), 'op')} with tf.device"

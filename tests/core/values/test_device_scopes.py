@@ -28,16 +28,16 @@ def test_scopes_are_void_unless_they_are_kept():
     assert scope_pins(profile(None), CLUSTER) == []
     assert dict(make_problem(profile(None), CLUSTER).pins) == {}
     assert "4 ops with tf.device; the plan decides instead" in about_scopes(
-        profile(None), None, "train.py"
+        profile(None), "train.py"
     )
 
 
 def test_scopes_that_are_kept_are_pins_where_the_op_can_run():
     assert scope_pins(profile(True), CLUSTER) == [(0, 1)]
     assert dict(make_problem(profile(True), CLUSTER).pins) == {0: 1}
-    assert "but for 3" in about_scopes(profile(True), None, "train.py")
+    assert "but for 3" in about_scopes(profile(True), "train.py")
     kept = profile(True, {"a": "CPU:0"})
-    assert about_scopes(kept, None, "x") == "x places 1 op with tf.device; they are pinned there."
+    assert about_scopes(kept, "x") == "x places 1 op with tf.device; they are pinned there."
 
 
 def test_a_pin_of_the_person_comes_before_a_scope():
@@ -49,4 +49,4 @@ def test_a_pin_of_the_person_comes_before_a_scope():
 
 @pytest.mark.parametrize("keeps", [None, True])
 def test_without_scopes_nothing_is_said(keeps):
-    assert about_scopes(profile(keeps, {}), None, "train.py") == ""
+    assert about_scopes(profile(keeps, {}), "train.py") == ""
