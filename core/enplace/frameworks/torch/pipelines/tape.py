@@ -47,6 +47,9 @@ _SIZED_BY_VALUES = ("nonzero", "argwhere", "masked_select", "unique", "unique_co
 _SIZED_AS_FIRST = ("index_add", "index_copy", "index_put", "scatter", "scatter_add",
                    "scatter_reduce", "masked_scatter")  # fmt: skip
 """What they make has the shape of their first argument."""
+_REDUCE = ("sum", "mean", "prod", "max", "min", "amax", "amin", "norm", "var", "std", "logsumexp")
+_TURN = ("t", "transpose", "permute", "movedim", "swapaxes", "__get__")
+_MULTIPLY = ("matmul", "__matmul__", "mm", "bmm", "addmm", "einsum", "tensordot")
 _NEEDS_ROWS = ("batch_norm", "sync_batch_norm")
 _OF_CLASSES = ("cross_entropy", "nll_loss")
 
@@ -313,8 +316,9 @@ class Tape(TorchFunctionMode):
         self._in_model, self._turn = False, -1
         self._out: Any = None
         self._of_out: dict[int, int] = {}
-        self._of_batch: set[int] = set()
         self._sized_by_values: set[int] = set()
+        self._with_rows: set[int] = set()
+        self._no_means: dict[int, str] = {}
         self._stack = ExitStack()
         for path, module in model.named_modules():
             enter, leave = self._enter(path), self._leave
@@ -349,7 +353,7 @@ class Tape(TorchFunctionMode):
         Raises
         ------
         PipelineRefusedError
-            If the loss is not from the tape.
+            If the loss is not from the tape, or surely no mean over samples.
         """
         self._stack.close()
         number = self._number_of.get(id(tensor))
@@ -359,6 +363,7 @@ class Tape(TorchFunctionMode):
                 "model"
             )
         if self._turn < 0:
+            self._check_mean(number)
             self._out, self._of_out = self._others(self._number_of)
         self._held.clear()
         return number
@@ -499,15 +504,16 @@ class Tape(TorchFunctionMode):
         if self._turn >= 0:
             self._follow(name, sources, made, changed)
             return out
-        is_of_batch = self._is_of_batch(sources)
-        if needs and is_of_batch:
-            self._check_mean(name, args, kwargs, out)
         makes = tuple((at, self._new(each)) for at, each in made if each is not changed)
         number = None if changed is None else self._new(changed)
         results = [each for each in (*(each for _, each in made), changed) if each is not None]
         new = {self._number_of[id(each)]: each for each in results}
-        if is_of_batch:
-            self._of_batch.update(new)
+        if needs and (why := self._why_no_mean(name, args, kwargs, sources, out)):
+            self._no_means[self._number_of[id(out)]] = why
+        if any(self._has_rows(each) for each in tree_leaves(sources)):
+            self._with_rows.update(
+                n for n, each in new.items() if self._keeps_rows(name, args, kwargs, sources, each)
+            )
         if self._is_sized_by_values(name, args, kwargs, sources, changed):
             self._sized_by_values.update(n for n, each in new.items() if each.dim())
         self.calls.append(
@@ -563,28 +569,53 @@ class Tape(TorchFunctionMode):
         )
         return is_picked or has_size or self._has_sized_by_values(sources)
 
-    def _is_of_batch(self, sources: Any) -> bool:
-        """Whether a call depends on the batch."""
-        return any(
-            isinstance(each, Batch) or (isinstance(each, Made) and each.number in self._of_batch)
-            for each in tree_leaves(sources)
-        )
+    def _has_rows(self, source: Any) -> bool:
+        """Whether what stands for a tensor surely has rows for each sample."""
+        is_made = isinstance(source, Made) and source.number in self._with_rows
+        return is_made or isinstance(source, Batch)
 
-    def _check_mean(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
-        """Refuse a loss that is surely no mean over samples."""
+    def _keeps_rows(
+        self, name: str, args: Any, kwargs: Any, sources: Any, out: torch.Tensor
+    ) -> bool:
+        """Whether a tensor that a call makes has rows for each sample as what it is made of has."""
         first = args[0] if args and _is_tensor(args[0]) else None
-        adds_rows = first is not None and first.dim() and not first.shape[0] % self._rows
-        is_sum = name == "sum" and _is_tensor(out) and not out.dim() and adds_rows
-        if is_sum or kwargs.get("reduction") == "sum":
-            raise PipelineRefusedError(
+        if not out.dim() or out.shape[0] % self._rows:
+            return False
+        if first is None or not self._has_rows(sources[0][0]):
+            return name not in _MULTIPLY
+        if name in _TURN:
+            return bool(out.stride(0) == first.stride(0))
+        dims = kwargs.get("dim", args[1] if len(args) > 1 else 0)
+        over = dims if isinstance(dims, tuple | list) else [dims]
+        return name not in _REDUCE or not {0, -first.dim(), None}.intersection(over)
+
+    def _why_no_mean(self, name: str, args: Any, kwargs: Any, sources: Any, out: Any) -> str:
+        """Say why a single number is surely no mean over samples; empty if it may be one."""
+        has_rows = bool(args) and self._has_rows(sources[0][0])
+        if not _is_tensor(out) or out.dim() or not has_rows:
+            return ""
+        if name == "sum" or kwargs.get("reduction") == "sum":
+            return (
                 f"'{name}' adds up samples, and a pipeline takes the mean of its micro-batches; "
                 f"let the loss be a mean over samples"
             )
         if name in _OF_CLASSES and kwargs.get("weight") is not None:
-            raise PipelineRefusedError(
+            return (
                 f"'{name}' has weights of classes, so it is no mean over samples, and "
                 f"micro-batches would have others; leave them out"
             )
+        return ""
+
+    def _check_mean(self, loss: int) -> None:
+        """Refuse a loss that has a part which is surely no mean over samples."""
+        maker = {number: call for call in self.calls for number in call.numbers}
+        waiting = [loss]
+        while waiting:
+            number = waiting.pop()
+            if (why := self._no_means.get(number)) is not None:
+                raise PipelineRefusedError(why)
+            made = [each.number for each in maker[number].sources if isinstance(each, Made)]
+            waiting += [each for each in made if not maker[each].shapes[each][0]]
 
     def _sources(self, values: Any) -> Any:
         """Return values with what stands for tensors."""

@@ -279,6 +279,15 @@ def test_what_is_no_pipeline_is_refused_in_a_line():
     ):
         with pytest.raises(PipelineRefusedError, match=why):
             taped(model, x, y, loss=loss)
+    for loss in (
+        lambda out, y: 2 * out.pow(2).mean(-1).sum() + loss_of(out, y),
+        lambda out, y: nn.functional.mse_loss(out[..., 0], y.float(), reduction="sum") / 8,
+    ):
+        with pytest.raises(PipelineRefusedError, match="adds up samples"):
+            taped(model, x, y, loss=loss)
+    shares = lambda out: (out.softmax(-1).mean((0, 1)) ** 2).sum()  # noqa: E731
+    taped(model, x, y, loss=lambda out, y: loss_of(out, y) + shares(out))  # over classes
+    taped(model, x, y, loss=lambda out, y: loss_of(out / out.sum(), y))  # is no part of the loss
     penalty = sum(p.pow(2).sum() for p in model.parameters())  # is no sum over samples
     taped(model, x, y, loss=lambda out, y: loss_of(out, y) + penalty + model.emb.weight.sum())
 
