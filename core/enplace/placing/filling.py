@@ -75,6 +75,8 @@ def fillings(problem: Problem, options: PlaceOptions) -> Iterator[Schedule]:
     """
     best, is_short = Best[Schedule](), False
     for find_position in (_position_by_time, frugal_position):
+        if options.stop():
+            return
         position = find_position(problem)
         for sending in SENDING:
             for share in SHARES:

@@ -10,7 +10,9 @@ import enplace as ep
 from enplace.errors import EnplaceError, SplitError
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, Stop, place
+from enplace.placers.enplace import starts
 from enplace.placing.again import AHEAD, Kept, simulate_again
+from enplace.placing.stopwatch import Stopwatch
 from enplace.processes import codecs
 from enplace.readers import read_plan
 from enplace.values.plan import Plan
@@ -327,3 +329,11 @@ def test_offload_chooses_the_method_for_a_step(recompute):
     assert found.fits
     assert found.plan.method == (METHOD if recompute else OFFLOADING)
     assert "offloaded ops" in str(found)
+
+
+def test_a_limit_that_is_long_enough_for_one_plan_of_a_large_graph_gives_one(monkeypatch):
+    monkeypatch.setattr(starts, "LARGE", 10)
+    problem = Problem(training_step(24), cluster_of(2))
+    monkeypatch.setattr(starts, "OP_S", 6.0 / problem.profile.n_ops)
+    stop = Stop(10.0, clock=Stopwatch(lambda: 0.0))
+    assert place(problem, METHOD, options=PlaceOptions(stop=stop)).schedule.fits

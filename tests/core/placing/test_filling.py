@@ -10,10 +10,12 @@ from tests.core.placers.problems import problems
 from tests.core.placers.reference import ListScheduler
 
 from enplace.machine import simulate
+from enplace.placing import filling
 from enplace.placing.filling import fill, fillings
 from enplace.placing.incumbents import best_among
 from enplace.placing.options import PlaceOptions
 from enplace.placing.settle import natural_position
+from enplace.placing.stop import Stop
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
 
@@ -146,3 +148,9 @@ def test_a_plan_that_fits_is_found_where_ops_must_be_spread_and_ordered():
     assert found.fits
     assert set(found.plan.device.tolist()) == {0, 1}
     assert simulate(problem, found.plan).peak_bytes.max() <= 205
+
+
+def test_once_time_is_up_no_order_is_sought(monkeypatch):
+    monkeypatch.setattr(filling, "frugal_position", None)
+    problem = Problem(profile_of({"a": 1.0, "b": 1.0}, [("a", "b", 1)]), cluster_of(2))
+    assert [*fillings(problem, PlaceOptions(stop=Stop(0.0)))] == []

@@ -41,7 +41,7 @@ from enplace.placing.moves.steps import (
 )
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.settle import by_placed_rank
-from enplace.values.arrays import inverse
+from enplace.values.arrays import IntArray, inverse
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
 
@@ -369,19 +369,26 @@ class PhasedSearch:
                 )
 
     def _try_state(self, state: LevelPlan) -> None:
-        """Offer a state of the search as a plan of all ops, under every policy."""
+        """Offer a state of the search as a plan of all ops, under every policy, in time."""
         if not np.isfinite(state.makespan_us):
             return
-        orders = [state.order]
-        if state.engine in (BALANCE, BLOCK_MOVES) and state.ranked:
-            orders.append(inverse(by_placed_rank(state.level.problem, state.device)))
-            if self.is_tight and not self.incumbent.found.fits:
-                thrifty = partial(thrifty_position, state.level.problem, state.device)
-                orders += [inverse(thrifty(share)) for share in SHARES]
-        for order in orders:
+        over = self.options.stop.with_grace(self.problem.profile.n_ops)
+        for order in self._orders(state):
             for policy, links in POLICIES:
                 plan = state.level.plan(order, state.device, policy, links)
                 self.incumbent.offer(simulate(self.problem, plan), state.engine)
+                if over():
+                    return
+
+    def _orders(self, state: LevelPlan) -> Iterator[IntArray]:
+        """Yield the orders of a state that may make the best plan."""
+        yield state.order
+        if state.engine in (BALANCE, BLOCK_MOVES) and state.ranked:
+            problem, device = state.level.problem, state.device
+            yield inverse(by_placed_rank(problem, device))
+            if self.is_tight and not self.incumbent.found.fits:
+                for share in SHARES:
+                    yield inverse(thrifty_position(problem, device, share))
 
     @property
     def _spent(self) -> float:

@@ -119,7 +119,10 @@ def _search(method: str, kept: Kept, options: PlaceOptions) -> Plan:
     limit_s = CHOOSING_S if options.stop.limit_s is None else options.stop.limit_s
     start_s = START_SHARE * limit_s
     named = of_model(options, method, ())
-    start = find_start(problem, replace(named, stop=options.stop.until(start_s)))
+    try:
+        start = find_start(problem, replace(named, stop=options.stop.until(start_s)))
+    except EnplaceError:  # a share of the time is too little for a large graph
+        start = find_start(problem, named)
     best, sets = BestSchedule(options, start.best), _sets(kept, start.best, options, start_s)
     is_over = False
     while not is_over:

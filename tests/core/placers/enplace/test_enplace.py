@@ -71,6 +71,23 @@ def test_the_time_limit_is_kept():
     assert 2.0 <= plan.solve_seconds < 2.6
 
 
+def test_the_time_limit_is_kept_where_nothing_fits_and_each_plan_takes_long(monkeypatch):
+    seconds, looks = 0.0, itertools.count()
+
+    def take_long(*given):
+        nonlocal seconds
+        seconds += 0.2
+        return simulate(*given)
+
+    monkeypatch.setattr("enplace.placers.enplace.phases.simulate", take_long)
+    monkeypatch.setattr(search, "SMALL", 0)
+    problem = Problem(branches(), gpus(3, b1=0.5, capacity=30))
+    stopwatch = Stopwatch(lambda: seconds + 0.001 * next(looks))
+    plan = place(problem, "enplace", options=PlaceOptions(stop=Stop(10.0, clock=stopwatch))).plan
+    assert seconds > 1.0
+    assert plan.solve_seconds < 11.0
+
+
 @pytest.fixture
 def slow_clock(monkeypatch):
     """A clock on which each quick method takes six seconds, and nothing else takes any time.
