@@ -13,6 +13,7 @@ from enplace.frameworks.microbatches import Microbatches, plan_on_microbatch, sh
 from enplace.frameworks.registry import framework_of
 from enplace.machine.pipelines.pipeline import step_rule
 from enplace.placers.alternatives import (
+    at_once,
     per_sample,
     plan_as_alternative,
     replicas_as_alternative,
@@ -50,7 +51,7 @@ def find_alternatives(
     """
     framework, whole = framework_of(problem.measured_profile), problem
     if objective == THROUGHPUT and framework.alternatives:
-        whole = with_batch_of(problem, rule.microbatches)
+        whole = at_once(problem, rule.microbatches)
         rivals = filter(None, [mirrored(whole, cancelled)])
     found = [replicas_as_alternative(each) for each in rivals]
     found = [replace(each, name=framework.in_own_words(each.name)) for each in found]

@@ -102,7 +102,7 @@ def time_data_parallel(job: Message, values: Sequence[Message], do: Do, report: 
     case, it is only predicted.
     """
     from enplace.frameworks.jobs import data_parallel_job
-    from enplace.placers.alternatives import with_batch_of
+    from enplace.placers.alternatives import at_once
     from enplace.placers.data_parallel import mirrored
 
     details = job.details
@@ -111,7 +111,7 @@ def time_data_parallel(job: Message, values: Sequence[Message], do: Do, report: 
     def predicted(why_not: str) -> Facts:
         problem, parts = problem_from(profile, details["problem"]), profile.measured.parts_of_batch
         # A step has the whole batch, of which the profile may have one micro-batch.
-        shared = mirrored(with_batch_of(problem, parts) if parts > 1 else problem)
+        shared = mirrored(at_once(problem, parts) if parts > 1 else problem)
         if shared is None:
             return {"why_not": why_not, "predicted_us": None}
         return {"why_not": why_not, "predicted_us": shared.step_time_us, "about": shared.about}

@@ -9,12 +9,14 @@ import numpy as np
 from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
 from enplace.machine.pipelines.pipeline import most_bytes
+from enplace.names.passes import BACKWARD, in_pass
 from enplace.placers.data_parallel import Replicas
 from enplace.placing.prices import total_price_us
 from enplace.placing.settle import by_placed_rank, settle
 from enplace.values.arrays import IntArray
 from enplace.values.batch import with_batch
 from enplace.values.load_rule import LoadRule
+from enplace.values.op_kinds import OpKind
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
 from enplace.values.result import Alternative
@@ -46,6 +48,25 @@ def with_batch_of(problem: Problem, factor: float) -> Problem:
     shapes = tuple((max(1, round(n * factor)), *rest) for n, *rest in measured.batch_shapes)
     measured = replace(measured, batch_shapes=shapes)
     return Problem(replace(with_batch(profile, factor), measured=measured), problem.cluster)
+
+
+def at_once(problem: Problem, n: int) -> Problem:
+    """Return the problem of a step that has all ``n`` micro-batches at once.
+
+    Each micro-batch of a batch that was cut adds its gradients to those before; one whole batch has
+    nothing to add to.
+    """
+    whole = with_batch_of(problem, n)
+    profile = whole.measured_profile
+    if profile.measured.parts_of_batch == 1:
+        return whole
+    adds = np.zeros(profile.n_ops, dtype=bool)
+    based = profile.tensor_base >= 0
+    of_variable = profile.of_kind(OpKind.VARIABLE)[profile.tensor_op[profile.tensor_base[based]]]
+    adds[profile.tensor_op[based][of_variable]] = True
+    adds &= in_pass(profile, BACKWARD)
+    time_us = np.where(adds[:, None], 0.0, profile.time_us)
+    return replace(whole, measured_profile=replace(profile, time_us=time_us))
 
 
 def per_sample(whole: Alternative, n: int) -> Alternative:

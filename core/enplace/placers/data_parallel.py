@@ -315,12 +315,22 @@ def _has_times(problem: Problem) -> bool:
 def _price_us(problem: Problem, found: Replicas) -> float:
     """Return what sending each gradient around the ring may cost besides."""
     gpus = [gpu for each in found.replicas for gpu in each.gpus]
-    return rounds_price_us(problem, gpus, 2 * (found.number - 1) * _count_gradients(problem))
+    n_sums = _count_sums(problem.measured_profile, found.gradient_bytes)
+    return rounds_price_us(problem, gpus, 2 * (found.number - 1) * n_sums)
 
 
-def _count_gradients(problem: Problem) -> int:
-    """Count what is summed over samples or, where kinds do not tell, the weights."""
-    profile = problem.measured_profile
+FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
+"""PyTorch sums gradients together, in buckets of so many bytes: the first ends early."""
+
+
+def _count_sums(profile: Profile, n_bytes: int) -> int:
+    """Count how often the replicas sum gradients, of so many bytes in all.
+
+    That is what is summed over samples or, where kinds do not tell, the weights; buckets of them in
+    PyTorch.
+    """
+    if profile.measured.framework_name == "torch":
+        return 1 + -(-max(n_bytes - FIRST_BUCKET_BYTES, 0) // BUCKET_BYTES)
     if _summed_bytes(profile):
         return int(np.count_nonzero(_sums(profile)))
     return int(np.count_nonzero(_weights(profile)))

@@ -28,7 +28,7 @@ from enplace.frameworks.torch.names import scope_of_module
 from enplace.names.layers import NONE, spread
 from enplace.names.passes import split_pass
 from enplace.names.whole import LayerChain, find_chain
-from enplace.placers.alternatives import per_sample, split_as_alternative, with_batch_of
+from enplace.placers.alternatives import at_once, per_sample, split_as_alternative
 from enplace.text import count
 from enplace.values.arrays import IntArray
 from enplace.values.load_rule import LoadRule
@@ -59,7 +59,7 @@ def find_torch_alternatives(
     if objective == STEP_TIME:
         found = [predict_fsdp(free, cancelled)]
     else:
-        fsdp = predict_fsdp(with_batch_of(free, rule.microbatches), cancelled)
+        fsdp = predict_fsdp(at_once(free, rule.microbatches), cancelled)
         found = [fsdp and per_sample(fsdp, rule.microbatches)]
     if not cancelled():
         found.append(_balanced(free, objective, rule))

@@ -1,5 +1,7 @@
 """What people who use PyTorch pick without a planner, by their own names."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,13 +10,14 @@ from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.torch.alternatives import balanced_map, count_as_torchtitan, count_even
 from enplace.machine.pipelines.pipeline import simulate_pipeline
 from enplace.placers import place
-from enplace.placers.alternatives import with_batch_of
+from enplace.placers.alternatives import at_once, with_batch_of
 from enplace.placers.data_parallel import all_mirrored, mirrored
+from enplace.placing.prices import PRICE_US
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
 from enplace.values.splits.graph import LAUNCH_US
 from problems import cluster_of
-from torch_layers import KB, UPDATE_US, layered
+from torch_layers import KB, LAYER_US, UPDATE_US, layered
 
 COST = {"b0_us": 1.0, "b1_us_per_byte": 1e-3}
 """Of the links."""
@@ -44,6 +47,25 @@ def test_beside_a_pipeline_data_parallelism_takes_all_its_samples_in_one_step():
         assert f"all 4 samples at once takes {whole[name].time}." in found[name].about
     alone_us = mirrored(problem).slowest.alone.makespan_us
     assert found["DDP, 2 replicas"].value_us < 2 * alone_us
+
+
+def test_a_whole_batch_adds_its_gradients_to_none():
+    """What an op of the backward pass makes in the memory of a variable is a sum of gradients."""
+    profile = layered()
+    op, weight = profile.index["gradients/layers_0/mm"], profile.index["layers_0/weight"]
+    base = np.where(profile.tensor_op == op, np.argmax(profile.tensor_op == weight), -1)
+    profile = replace(profile, tensor_base=base)
+    cut = replace(profile.measured, source={"cut_batch": 4})
+    for measured, time_us in ((profile.measured, 4 * LAYER_US), (cut, 0.0)):
+        whole = at_once(Problem(replace(profile, measured=measured), cluster_of(2)), 4)
+        assert whole.measured_profile.time_us[op, 0] == pytest.approx(time_us, rel=0.1)
+
+
+def test_data_parallelism_sends_gradients_in_buckets():
+    """The first 1 MiB of 8 gradients is one, then 25 MiB are; each goes around in two rounds."""
+    for weight, buckets in ((64 * KB, 1), (4096 * KB, 3)):
+        shared = mirrored(Problem(layered(weight=weight, head=weight), cluster_of(2)))
+        assert shared.price_us == pytest.approx(2 * buckets * PRICE_US)
 
 
 @pytest.mark.parametrize("n", [2, 4])
