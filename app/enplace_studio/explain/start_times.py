@@ -230,7 +230,7 @@ def last_input(schedule: Schedule, op: int) -> tuple[float, int | None, int | No
     profile = schedule.problem.profile
     here = int(schedule.plan.device[op])
     ready, source, brought = 0.0, None, None
-    for edge in profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]].tolist():
+    for edge in profile.edges_into(op).tolist():
         producer, transfer = int(profile.edge_source[edge]), None
         time = float(schedule.op_finish_us[producer])
         if schedule.plan.device[producer] != here:

@@ -192,7 +192,7 @@ def find_early(profile: Profile, part: IntArray, ends: BoolArray) -> BoolArray:
     none = int(part.max(initial=0)) + 1
     first = np.where(ends, part, none)
     for op in profile.topological_order[::-1].tolist():
-        consumers = profile.edge_op[profile.out_ptr[op] : profile.out_ptr[op + 1]]
+        consumers = profile.readers_of(op)
         first[op] = min(first[op], first[consumers].min(initial=none))
     early: BoolArray = part > first
     return early
@@ -239,7 +239,7 @@ def _wait_for_slots(
     """Delay parts, in place, until the slots of other stages whose tensors they read are over."""
     for op in profile.topological_order.tolist():
         if part[op] != WHOLE:
-            into = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+            into = profile.edges_into(op)
             before = profile.edge_source[into]
             before = before[part[before] != WHOLE]
             ends_us = np.where(stage[before] == stage[op], when_us[before], finish_us[before])
@@ -250,6 +250,6 @@ def _before_consumers(profile: Profile, rank: IntArray) -> IntArray:
     """Lower ranks until no op comes after one that waits for it."""
     found = rank.copy()
     for op in profile.topological_order[::-1].tolist():
-        consumers = profile.edge_op[profile.out_ptr[op] : profile.out_ptr[op + 1]]
+        consumers = profile.readers_of(op)
         found[op] = min(found[op], found[consumers].min(initial=found[op]))
     return found

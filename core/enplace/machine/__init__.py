@@ -80,7 +80,7 @@ def _describe_deadlock(problem: Problem, plan: Plan, waiting: IntArray) -> str:
     profile = problem.profile
     unfinished = [op for op in np.argsort(plan.position).tolist() if waiting[op] > 0]
     op = unfinished[0]
-    edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+    edges = profile.edges_into(op)
     later = [
         int(source)
         for source in profile.edge_source[edges]

@@ -269,7 +269,7 @@ class _Reading:
 
     def _order_of(self, key_of: Callable[[str], str]) -> float:
         """Correlate the depths of these ops and of forward ops with the same key; 0 if few have."""
-        depth, ops = _depths(self.profile), (self._forward, self.found)
+        depth, ops = self.profile.depth, (self._forward, self.found)
         forward, back = (_mean_depths(self.profile, each, depth, key_of) for each in ops)
         shared = [key for key in back if key in forward]
         if len(shared) < 2 or len(shared) <= MOSTLY * len(back):
@@ -364,7 +364,7 @@ def _order(profile: Profile, inside: BoolArray) -> float:
     0 if too few tensors tell. Those that wait for their first use elsewhere, such as variables and
     labels, tell nothing: their depth is not the time of that use.
     """
-    source, target, depth = profile.edge_source, profile.edge_op, _depths(profile)
+    source, target, depth = profile.edge_source, profile.edge_op, profile.depth
     crossing = ~inside[source] & inside[target]
     elsewhere = ~inside[source] & ~inside[target]
     first, last = np.full(profile.n_ops, profile.n_ops), np.zeros(profile.n_ops, dtype=np.int64)
@@ -374,13 +374,3 @@ def _order(profile: Profile, inside: BoolArray) -> float:
     ops = np.unique(source[crossing])
     ops = ops[is_used_at_once[ops]]
     return 0.0 if len(ops) < FEWEST else _correlation(depth[ops], last[ops])
-
-
-@lru_cache(maxsize=4)
-def _depths(profile: Profile) -> IntArray:
-    depth = [0] * profile.n_ops
-    out_ptr, target = profile.out_ptr.tolist(), profile.edge_op.tolist()
-    for op in profile.topological_order.tolist():
-        for end in target[out_ptr[op] : out_ptr[op + 1]]:
-            depth[end] = max(depth[end], depth[op] + 1)
-    return np.array(depth, dtype=np.int64)

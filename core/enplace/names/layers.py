@@ -89,7 +89,7 @@ def named_layers(
     Ops before all layers belong to the first. Attention, softmax and loss form the head, a layer
     of their own after the others. None if the names show no layers.
     """
-    depth, forward = _depth(profile), ~_backward(profile)
+    depth, forward = profile.depth, ~_backward(profile)
     work: dict[str, float] = defaultdict(float)
     deep: dict[str, float] = defaultdict(float)
     for op in np.flatnonzero(forward & (work_us > 0)).tolist():
@@ -118,30 +118,19 @@ def _backward(profile: Profile) -> BoolArray:
     )
 
 
-def _depth(profile: Profile) -> IntArray:
-    """Count the edges on the longest path to each op; shape (n_ops,)."""
-    depth = np.zeros(profile.n_ops, dtype=np.int64)
-    for op in profile.topological_order.tolist():
-        edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
-        if len(edges):
-            depth[op] = depth[profile.edge_source[edges]].max() + 1
-    return depth
-
-
 def spread(profile: Profile, label: IntArray) -> IntArray:
     """Label other ops like most of their producers, else like their lowest consumer, else 0."""
     label = label.astype(np.int64)
     source = profile.edge_source
     for op in profile.topological_order.tolist():
         if label[op] == NONE:
-            edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+            edges = profile.edges_into(op)
             near = Counter(label[source[edges]].tolist())
             del near[NONE]
             if near:
                 label[op] = max(near, key=lambda value: (near[value], value))
     for op in profile.topological_order[::-1].tolist():
         if label[op] == NONE:
-            first, end = profile.tensor_ptr[op], profile.tensor_ptr[op + 1]
-            near_by = label[profile.edge_op[profile.edge_ptr[first] : profile.edge_ptr[end]]]
+            near_by = label[profile.readers_of(op)]
             label[op] = min((value for value in near_by.tolist() if value != NONE), default=0)
     return label

@@ -148,7 +148,7 @@ class Around:
             for op in profile.topological_order.tolist():
                 if not backward[op] or not inputs[op]:
                     continue
-                before = sources[profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]]
+                before = sources[profile.edges_into(op)]
                 forward = [along[each] for each in before.tolist() if not backward[each]]
                 along[op] = max(forward) if forward else min(along[each] for each in before)
         late = profile.n_ops * np.array(backward)

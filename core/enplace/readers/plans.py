@@ -288,7 +288,7 @@ def complete_plan(problem: Problem, planfile: PlanFile) -> Plan:
 def _busiest_neighbour(problem: Problem, device: IntArray, op: int) -> int:
     """Find the allowed device with which an op exchanges most bytes."""
     profile = problem.profile
-    into = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+    into = profile.edges_into(op)
     out = np.arange(
         profile.edge_ptr[profile.tensor_ptr[op]], profile.edge_ptr[profile.tensor_ptr[op + 1]]
     )
@@ -306,8 +306,6 @@ def _insert(profile: Profile, plan: Plan, placed: np.ndarray[Any, np.dtype[np.bo
     key = np.where(placed, plan.position, NOWHERE).astype(np.float64)
     for op in profile.topological_order.tolist():
         if not placed[op]:
-            producers = profile.edge_source[
-                profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
-            ]
+            producers = profile.edge_source[profile.edges_into(op)]
             key[op] = key[producers].max(initial=-1.0)
     return follow_graph(profile, key)

@@ -203,7 +203,7 @@ def follow_graph(profile: Profile, key: FloatArray | IntArray) -> IntArray:
     for rank in range(profile.n_ops):
         _, op = heapq.heappop(ready)
         position[op] = rank
-        for consumer in profile.edge_op[profile.out_ptr[op] : profile.out_ptr[op + 1]].tolist():
+        for consumer in profile.readers_of(op).tolist():
             waiting[consumer] -= 1
             if not waiting[consumer]:
                 heapq.heappush(ready, (key[consumer], consumer))
@@ -264,7 +264,7 @@ def just_before_readers(profile: Profile, key: IntArray) -> FloatArray:
     reverse = profile.topological_order[::-1].tolist()
     added = [op for op in reverse if original_name(names[op]) != names[op]]
     for op in added:
-        readers = profile.edge_op[profile.out_ptr[op] : profile.out_ptr[op + 1]]
+        readers = profile.readers_of(op)
         found[op] = found[readers].min(initial=np.inf) - 0.5 / (1 + len(added))
     return found
 

@@ -415,6 +415,24 @@ class Profile(Frozen):
         """Kahn's order: first in, first out, lowest op first; shorter than n_ops only if cyclic."""
         return topological_order(self.n_ops, self.out_ptr, self.edge_op)
 
+    @cached_property
+    def depth(self) -> IntArray:
+        """The most edges on a path to each op; shape (n_ops,)."""
+        depth = [0] * self.n_ops
+        out_ptr, target = self.out_ptr.tolist(), self.edge_op.tolist()
+        for op in self.topological_order.tolist():
+            for end in target[out_ptr[op] : out_ptr[op + 1]]:
+                depth[end] = max(depth[end], depth[op] + 1)
+        return _frozen(np.array(depth, dtype=np.int64))
+
+    def edges_into(self, op: int) -> IntArray:
+        """Return the edges that lead to an op, in the order of its inputs' tensors."""
+        return self.in_edges[self.in_ptr[op] : self.in_ptr[op + 1]]
+
+    def readers_of(self, op: int) -> IntArray:
+        """Return the op at the end of each edge that leaves an op."""
+        return self.edge_op[self.out_ptr[op] : self.out_ptr[op + 1]]
+
     def reach(self, ops: BoolArray, backward: bool = False) -> BoolArray:
         """Return some ops and all that depend on them, or on which they depend; (n_ops,)."""
         found = ops.copy()
@@ -831,7 +849,7 @@ def _find_cycle(profile: Profile) -> str:
     op, seen = int(np.flatnonzero(left)[0]), dict[int, int]()
     while op not in seen:
         seen[op] = len(seen)
-        edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+        edges = profile.edges_into(op)
         sources = profile.edge_source[edges]
         op = int(sources[left[sources]][0])
     cycle = [name for name, at in seen.items() if at >= seen[op]][::-1]

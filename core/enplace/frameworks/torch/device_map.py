@@ -125,11 +125,11 @@ def _add_gradients(
     order = [op for op in profile.topological_order.tolist() if back[op] and label[op] not in home]
     reads: dict[int, list[int]] = {}
     for op in reversed(order):
-        made = profile.edge_source[profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]]
+        made = profile.edge_source[profile.edges_into(op)]
         reads[op] = np.unique(made[late[made]]).tolist()
         if late[made].all() and len(reads[op]) > 1:
             continue  # a sum
-        readers = profile.edge_op[profile.out_ptr[op] : profile.out_ptr[op + 1]]
+        readers = profile.readers_of(op)
         near = [*made[~late[made]].tolist(), *readers[back[readers]].tolist()]
         if homes := [home[label[each]] for each in near if label[each] in home]:
             home[label[op]] = max(homes, key=begin.__getitem__)

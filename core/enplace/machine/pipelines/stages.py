@@ -84,7 +84,7 @@ def passes_of(problem: Problem, device: IntArray, *, weights_apart: bool) -> Int
     waited = np.zeros(profile.n_ops, dtype=bool)
     counts = ~optimiser_ops(problem)
     for op in profile.topological_order[::-1].tolist():
-        readers = profile.edge_op[profile.out_ptr[op] : profile.out_ptr[op + 1]]
+        readers = profile.readers_of(op)
         readers = readers[counts[readers]]
         waited[op] = (waited[readers] | (device[readers] != device[op])).any()
     return np.where((of == BACKWARD) & ~waited, WEIGHTS, of)

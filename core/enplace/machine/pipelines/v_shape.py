@@ -76,7 +76,7 @@ def _divide(problem: Problem, ops: IntArray, device: int) -> dict[int, int]:
     reads = np.diff(profile.in_ptr) > 0
     for op in profile.topological_order[::-1].tolist():
         if op in depth:
-            readers = profile.edge_op[profile.out_ptr[op] : profile.out_ptr[op + 1]].tolist()
+            readers = profile.readers_of(op).tolist()
             after = int(reads[op])  # a variable is beside its first reader
             depth[op] = max((depth[each] + after for each in readers if each in depth), default=0)
     level, unit = np.array(list(depth.values())), problem.unit[list(depth)]

@@ -295,7 +295,7 @@ def _longest_path(problem: Problem) -> tuple[IntArray, IntArray]:
     fastest = problem.time_us.min(axis=1)
     ahead, came = fastest.copy(), np.full(profile.n_ops, -1, dtype=np.int64)
     for op in profile.topological_order.tolist():
-        for edge in profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]].tolist():
+        for edge in profile.edges_into(op).tolist():
             longer = ahead[profile.edge_source[edge]] + fastest[op]
             if came[op] < 0 or longer > ahead[op]:
                 ahead[op], came[op] = longer, edge

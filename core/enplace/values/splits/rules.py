@@ -306,7 +306,7 @@ def _repeats(profile: Profile, op: int, n_samples: int | None) -> bool:
 
 def data_edges(profile: Profile, op: int) -> IntArray:
     """Find the edges that carry tensors to an op."""
-    edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+    edges = profile.edges_into(op)
     found: IntArray = edges[profile.tensor_output[profile.edge_tensor[edges]] != CONTROL]
     return found
 

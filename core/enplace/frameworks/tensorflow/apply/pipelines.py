@@ -222,7 +222,7 @@ def _seen_schedule(pipeline: Pipeline, run: MeasuredRun) -> Schedule:
     start_us, finish_us = run.op_start_us.copy(), run.op_finish_us.copy()
     for op in profile.topological_order.tolist():
         if np.isnan(finish_us[op]):
-            edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+            edges = profile.edges_into(op)
             finish_us[op] = finish_us[profile.edge_source[edges]].max(initial=0.0)
             start_us[op] = finish_us[op]
     pairs = np.stack([profile.edge_tensor, run.plan.device[profile.edge_op]], axis=1)
