@@ -17,7 +17,14 @@ from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from enplace.errors import FileError
 from enplace.files.fields import shown
-from enplace.frameworks.onnx.functions import bodies_of, reads
+from enplace.frameworks.onnx.functions import (
+    bodies_of,
+    copy_of,
+    own_names,
+    reads,
+    rename_brought,
+    replace_nodes,
+)
 from enplace.frameworks.onnx.tensors import tensor_of
 from enplace.text import instead
 
@@ -134,7 +141,7 @@ class _Opening:
             notes.append(_describe(node, choice))
             waiting.extendleft(reversed(self._open(node, _branches(node)[choice.key])))
         if notes:
-            _replace(graph, nodes)
+            replace_nodes(graph, nodes)
             _prune(graph, before)
         return notes
 
@@ -197,11 +204,11 @@ class _Opening:
                 renamed[info.name] = outer
             elif outer:
                 handed.append((info.name, outer))
-        for name in sorted(_own_names(body) - renamed.keys()):
+        for name in sorted(own_names(body) - renamed.keys()):
             if name in taken:
                 renamed[name] = _fresh(name, taken)
             taken.add(name)
-        nodes = [_copy(inner) for inner in body.node]
+        nodes = [copy_of(inner) for inner in body.node]
         _rename(nodes, renamed, taken)
         for weight in body.initializer:
             self._weights[renamed.get(weight.name, weight.name)] = tensor_of(weight).n_bytes
@@ -325,24 +332,17 @@ def _count_grown(body: GraphProto, tensors: set[str]) -> int:
 
 def _names(graph: GraphProto) -> set[str]:
     """Return all names in a graph, except in the bodies of its nodes."""
-    found = _own_names(graph) | {each.name for each in (*graph.input, *graph.output)}
+    found = own_names(graph) | {each.name for each in (*graph.input, *graph.output)}
     return found.union(*(node.input for node in graph.node))
 
 
 def _inner_names(node: NodeProto) -> Iterator[str]:
     """Iterate over the names that the bodies of a node define, at any depth."""
     for body in bodies_of(node):
-        yield from _own_names(body)
+        yield from own_names(body)
         yield from (info.name for info in body.input)
         for inner in body.node:
             yield from _inner_names(inner)
-
-
-def _own_names(graph: GraphProto) -> set[str]:
-    """Return the names of what a graph makes or brings."""
-    own = {name for node in graph.node for name in node.output if name}
-    own |= {each.name for each in graph.initializer}
-    return own | {sparse.values.name for sparse in graph.sparse_initializer}
 
 
 def _fresh(name: str, taken: set[str]) -> str:
@@ -352,29 +352,25 @@ def _fresh(name: str, taken: set[str]) -> str:
 
 
 def _rename(nodes: Iterable[NodeProto], names: Mapping[str, str], taken: set[str]) -> None:
-    """Rename tensors in nodes and their bodies, where a body may hide some by its own."""
+    """Rename tensors in nodes and their bodies."""
     for node in nodes:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
         for body in bodies_of(node):
-            own = _own_names(body) | {info.name for info in body.input}
-            new = {name: _fresh(name, taken) for name in sorted(own & taken)}
-            taken |= own
-            inner = {name: to for name, to in names.items() if name not in own} | new
-            for named in (*body.input, *body.output, *body.value_info, *body.initializer):
-                named.name = inner.get(named.name, named.name)
-            for sparse in body.sparse_initializer:
-                sparse.values.name = inner.get(sparse.values.name, sparse.values.name)
-            _rename(body.node, inner, taken)
+            _rename_body(body, names, taken)
+
+
+def _rename_body(body: GraphProto, names: Mapping[str, str], taken: set[str]) -> None:
+    """Rename the tensors of a body, which may hide some by its own."""
+    own = own_names(body) | {info.name for info in body.input}
+    new = {name: _fresh(name, taken) for name in sorted(own & taken)}
+    taken |= own
+    inner = {name: to for name, to in names.items() if name not in own} | new
+    rename_brought(body, lambda name: inner.get(name, name))
+    _rename(body.node, inner, taken)
 
 
 # The graph around it
-
-
-def _copy(node: NodeProto) -> NodeProto:
-    copied = NodeProto()
-    copied.CopyFrom(node)
-    return copied
 
 
 def _move(body: GraphProto, graph: GraphProto, names: Mapping[str, str]) -> None:
@@ -395,12 +391,6 @@ def _move(body: GraphProto, graph: GraphProto, names: Mapping[str, str]) -> None
             graph.value_info[-1].name = name
 
 
-def _replace(graph: GraphProto, nodes: list[NodeProto]) -> None:
-    copies = [_copy(node) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
-
-
 def _prune(graph: GraphProto, before: set[str]) -> None:
     """Drop what only a closed branch or the choice needed: nodes, weights and inputs."""
     needed = {info.name for info in graph.output}
@@ -410,7 +400,7 @@ def _prune(graph: GraphProto, before: set[str]) -> None:
             kept.append(node)
             needed.update(reads(node))
     if len(kept) < len(graph.node):
-        _replace(graph, kept[::-1])
+        replace_nodes(graph, kept[::-1])
     gone = before - needed
     for field in (graph.initializer, graph.input):
         named = [each for each in field if each.name not in gone]

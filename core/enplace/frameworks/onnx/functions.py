@@ -6,7 +6,7 @@ The ONNX library's own inliner drops the names of the calls, which are the model
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, count
 from typing import NamedTuple
 
@@ -176,8 +176,7 @@ def _inlined(node: NodeProto, functions: Functions, taken: set[str]) -> Iterator
 
     given = {each.name: each for each in (*function.attribute_proto, *node.attribute)}
     for number, inner in enumerate(function.node):
-        copied = NodeProto()
-        copied.CopyFrom(inner)
+        copied = copy_of(inner)
         copied.name = f"{scope}/{inner.name or f'{inner.op_type}_{number}'}"
         _rename_node(copied, rename, given)
         yield from _inlined(copied, functions, taken)
@@ -187,12 +186,18 @@ def _inline_body(body: GraphProto, functions: Functions, taken: set[str]) -> Non
     if not body.node:
         return
     nodes = [inner for node in body.node for inner in _inlined(node, functions, taken)]
-    copies = [_copy(node) for node in nodes]
-    del body.node[:]
-    body.node.extend(copies)
+    replace_nodes(body, nodes)
 
 
-def _copy(node: NodeProto) -> NodeProto:
+def replace_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
+    """Let a graph have other nodes, some of which may be its own."""
+    copies = [copy_of(node) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def copy_of(node: NodeProto) -> NodeProto:
+    """Return a node that stays when its graph loses this one."""
     copied = NodeProto()
     copied.CopyFrom(node)
     return copied
@@ -229,16 +234,26 @@ def _filled(
 
 def _rename_body(body: GraphProto, outer: Rename, given: Mapping[str, AttributeProto]) -> None:
     """Rename the tensors of a body; its own may hide those around it."""
-    own = {each.name for each in (*body.input, *body.initializer)}
-    own |= {sparse.values.name for sparse in body.sparse_initializer}
-    own |= {name for node in body.node for name in node.output}
+    own = own_names(body) | {each.name for each in body.input}
 
     def rename(name: str) -> str:
         return outer(f"{name}:own" if name and name in own else name)
 
+    rename_brought(body, rename)
+    for node in body.node:
+        _rename_node(node, rename, given)
+
+
+def own_names(graph: GraphProto) -> set[str]:
+    """Return the names of what a graph makes or brings."""
+    own = {name for node in graph.node for name in node.output if name}
+    own |= {each.name for each in graph.initializer}
+    return own | {sparse.values.name for sparse in graph.sparse_initializer}
+
+
+def rename_brought(body: GraphProto, rename: Rename) -> None:
+    """Rename the tensors that a body is given, brings and gives, where it says what they are."""
     for named in (*body.input, *body.output, *body.value_info, *body.initializer):
         named.name = rename(named.name)
     for sparse in body.sparse_initializer:
         sparse.values.name = rename(sparse.values.name)
-    for node in body.node:
-        _rename_node(node, rename, given)
