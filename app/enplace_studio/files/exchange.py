@@ -75,7 +75,9 @@ class Exchange(Part):
         entry = self._document.current
         if entry is not None:
             exporter, result = exporters()[form], self.exported(form, entry)
-            self._ask_write("Export", suffix, lambda path: exporter.write_to(path, result()))
+            self._ask_write(
+                f"Export {exporter.title}", suffix, lambda path: exporter.write_to(path, result())
+            )
 
     def exported(self, form: str, entry: PlanEntry) -> Callable[[], Result]:
         """Return a function for a thread, which makes what a file format shows of a plan."""

@@ -14,6 +14,7 @@ from enplace.writers import write_project
 from enplace_studio.files import session
 from enplace_studio.files.recovery import Recovery
 from enplace_studio.files.session import RecentFiles
+from enplace_studio.model.can_run import model_source
 from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import FileVersion
 from enplace_studio.widgets.part import Part
@@ -163,8 +164,11 @@ class Saving(Part):
             self.background.start(write_file, self.done.emit, self.fail)
 
     def _ask_save(self, title: str, suffix: str, file_filter: str) -> str:
-        problem = self._document.problem
+        problem, source = self._document.problem, model_source(self._document) or {}
         suggested = (problem.profile.name.replace("/", "-") if problem else "") + suffix
+        beside = self._document.path or Path(str(source.get("path", "")))
+        if os.path.isdir(beside.parent):
+            suggested = str(beside.parent / suggested)
         name, chosen = QFileDialog.getSaveFileName(self.window(), title, suggested, file_filter)
         if ";;" in file_filter and chosen:
             suffix = chosen.partition("*")[2].rstrip(")")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,7 +185,12 @@ def _why_no_export(studio: Studio, form: str) -> str:
         return ""
     result = Result(entry.schedule)
     why = FORMATS[form].why_not(result) if form in FORMATS else why_no_export(form, result)
-    return capital(why)
+    return capital(_by_menu(why))
+
+
+def _by_menu(why: str) -> str:
+    """Name the field of the window instead of the flag of the command line."""
+    return re.sub(r"--grain (\w+)", r"“Keep whole: \1s” (Choose method)", why)
 
 
 def _mode_action(mode: str) -> Action:

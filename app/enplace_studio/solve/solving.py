@@ -21,7 +21,7 @@ from enplace.placing.relabel import relabel_like
 from enplace.text import count, seconds
 from enplace.values.constraints import DEVICE, KINDS, OP, StayClose, look_up, same
 from enplace.values.plan import Plan
-from enplace.values.problem import THROUGHPUT, Problem
+from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
 from enplace.values.splits import whole_names
 from enplace_studio.explain.cluster_facts import cluster_title
 from enplace_studio.explain.titles import grain_text, short_title, values_text
@@ -301,12 +301,13 @@ class Solving(Part):
         plan = entry.plan
         if not job.asked:
             plan = replace(plan, solve_seconds=None)  # how long the reference took tells nothing
+        name = ", ".join(filter(None, [name, _asked_grain(job)]))
         name = distinct_name(name, plan, own, others, note)
         if job.start is not None:
             note = "polished"
         elif job.values:
             note = values_text(job.values)
-        if job.grain != OPS:
+        if job.grain != OPS and not _asked_grain(job):
             note = ", ".join(filter(None, [note, grain_text(job.grain)]))
         return replace(entry, name=name, note=note)
 
@@ -370,7 +371,7 @@ class Solving(Part):
             step = headline(entry.plan, entry.schedule)
             self.done.emit(f"{entry.name}: {step}, {_age(entry)}")
         elif job.choose:
-            self._report(self._document.plans[-1])
+            self._report(job, self._document.plans[-1])
 
     @staticmethod
     def _is_worse(project: OpenProject, entry: PlanEntry) -> bool:
@@ -380,8 +381,11 @@ class Solving(Part):
             return False
         return own.plan.objective == entry.plan.objective and rank(own) < rank(entry)
 
-    def _report(self, entry: PlanEntry) -> None:
-        """Report the new plan, compared with the expert's if there is one, and with the best."""
+    def _report(self, job: Job, entry: PlanEntry) -> None:
+        """Report the new plan, compared with the expert's if there is one, and with the best.
+
+        Other plans may divide what the user wanted whole for this one.
+        """
         change, project = None, self._document.project
         is_expert = project is not None and entry is project.expert
         if project is not None and entry.plan.value_us is None and not is_expert:
@@ -391,7 +395,7 @@ class Solving(Part):
             against = f", {unfit}"
         if entry.note.endswith(MOVED):
             against += f", {entry.note} from “{entry.made_from}”"
-        other = "" if project is None else rival_text(project, entry)
+        other = "" if project is None or _asked_grain(job) else rival_text(project, entry)
         self.done.emit(f"{entry.name}: {headline(entry.plan, entry.schedule)}{against}{other}")
 
     def _on_idle(self) -> None:
@@ -455,6 +459,12 @@ def _simulated(job: Job, plan: Plan, project: OpenProject) -> PlanEntry:
         entry = edits.carry_over(entry, project, job.cluster or job.problem.cluster)
     _ = entry.schedule.peak_bytes
     return entry
+
+
+def _asked_grain(job: Job) -> str:
+    """Say what stays whole, if that is not what is usual."""
+    usual = usual_grain(job.problem.measured_profile, job.objective or STEP_TIME)
+    return "" if job.grain == usual else grain_text(job.grain)
 
 
 def _below_its_origin(job: Job, entry: PlanEntry, project: OpenProject) -> PlanEntry:

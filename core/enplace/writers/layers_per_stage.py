@@ -189,7 +189,7 @@ def about(result: Result, stages: Sequence[Stage]) -> str:
     return f"{text} Put CUDA_VISIBLE_DEVICES={','.join(map(str, numbers))} before the command."
 
 
-@exporter_of_stages("vllm", "Layers per stage of vLLM", ".vllm.env")
+@exporter_of_stages("vllm", "layers per stage of vLLM", ".vllm.env")
 def vllm_partition(result: Result) -> str:
     """Write the variable with which vLLM starts, as a file of its environment."""
     stages = find_stages(result, kinds=False)
@@ -201,7 +201,7 @@ def vllm_partition(result: Result) -> str:
     )
 
 
-@exporter_of_stages("megatron", "Layout of Megatron", ".megatron.txt")
+@exporter_of_stages("megatron", "layout of Megatron", ".megatron.txt")
 def megatron_layout(result: Result) -> str:
     """Write the flags of a Megatron run: E is the embedding, t a layer, L the loss."""
     stages = find_stages(result, kinds=False)
@@ -249,7 +249,7 @@ class PlannedPipelineModule(PipelineModule):
 '''
 
 
-@exporter_of_stages("llama-cpp", "Flags of llama.cpp", ".llama-cpp.txt")
+@exporter_of_stages("llama-cpp", "flags of llama.cpp", ".llama-cpp.txt")
 def llama_flags(result: Result) -> str:
     """Write the flags that put each layer on its device.
 

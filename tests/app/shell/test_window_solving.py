@@ -664,3 +664,15 @@ def test_a_plan_close_to_another_is_below_it_and_says_how_many_ops_moved(window)
     assert f"1 op moved from “{home.name}”" in said[-1]
     rows = list_constraints(problem, window.document.project.grouping)
     assert describe(window.document.project, rows[0]) == f"as “{home.name}” but for 1 op"
+
+
+def test_a_plan_of_whole_blocks_is_named_so_and_is_not_measured_against_others(window):
+    shown, said = window.document.current, []
+    window.studio.done.connect(said.append)
+    problem = window.document.problem
+    slower = plan_of(problem, {"a": 0, "b": 1, "c": 0})
+    assert simulate(problem, slower).makespan_us > shown.schedule.makespan_us
+    window.solver.solved.emit(Job(1, problem, "heft", None, True, grain="block"), slower)
+    window.studio.solving.wait()
+    assert window.document.plans[-1].name == "heft, whole blocks"
+    assert "is better" not in said[-1]

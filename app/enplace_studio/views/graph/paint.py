@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,7 +16,7 @@ from enplace.names.titles import shorter_titles
 from enplace.pictures.graph_layout import CARD_H, TITLE_W
 from enplace.text import size
 from enplace.values.arrays import BoolArray
-from enplace_studio.explain.shortened import brief
+from enplace_studio.explain.shortened import brief, wrapped
 from enplace_studio.views.graph.colours import Look
 from enplace_studio.views.graph.scene import Scene, touching
 from enplace_studio.widgets.drawing import LEFT, RIGHT
@@ -84,19 +84,22 @@ def _paint_titles(painter: QPainter, scene: Scene, visible: QRectF, text_scale: 
         if visible.top() - CARD_H < y < visible.bottom() + CARD_H:
             area = QRectF(x, y - CARD_H / 2, TITLE_W - 14, CARD_H)
             painter.fillRect(area.adjusted(-4, 4, 4, -4), theme.tokens.panel)
-            lines = [_in_two_lines(way, font, area.width()) for way in ways[text]]
-            shown = next((each for each in lines if "…" not in each), lines[-1])
-            painter.drawText(area, Qt.AlignmentFlag.AlignVCenter, shown)
+            shown = in_lines(ways[text], font, area.width())
+            flags = Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextDontClip
+            painter.drawText(area, int(flags), shown)
 
 
-def _in_two_lines(text: str, font: QFont, width: float) -> str:
-    """Break a title between words, but not before a number, if it does not fit on one line."""
-    first, words = "", re.split(r" (?![\d/])", text)
-    while words and fitted(longer := f"{first} {words[0]}".strip(), font, width) == longer:
-        first, words = longer, words[1:]
-    if not first or not words:
-        return fitted(text, font, width)
-    return f"{first}\n{fitted(' '.join(words), font, width)}"
+def in_lines(ways: Sequence[str], font: QFont, width: float) -> str:
+    """Break a title into two lines, or else three; the first of several ways that needs no cut."""
+    length = QFontMetricsF(font).horizontalAdvance
+    # No line begins with a slash.
+    broken = [wrapped(way.replace(" /", "\N{NO-BREAK SPACE}/"), length, width) for way in ways]
+    whole = [lines for lines in broken if max(map(length, lines)) <= width]
+    found = next((lines for most in (2, 3) for lines in whole if len(lines) <= most), None)
+    if found is None:
+        first, *rest = broken[-1]
+        found = [fitted(line, font, width) for line in (first, " ".join(rest)) if line]
+    return "\n".join(found)
 
 
 # ---------------------------------------------------------------- cards

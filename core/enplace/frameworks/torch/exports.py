@@ -106,10 +106,10 @@ def _exporter(name: str, title: str, suffix: str, write: Write, mark: str) -> Ex
 
 
 EXPORTERS = (
-    _exporter("split-spec", "Split points of PyTorch", ".split.py", write_split_spec, ABOUT_MARK),
+    _exporter("split-spec", "split points of PyTorch", ".split.py", write_split_spec, ABOUT_MARK),
     _exporter(
         "torchtitan",
-        "Modules per part of torchtitan",
+        "modules per part of torchtitan",
         ".torchtitan.json",
         write_torchtitan,
         r'^\[\["tok_embeddings"',

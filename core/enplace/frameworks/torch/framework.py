@@ -176,7 +176,7 @@ FRAMEWORK = Framework(
     exporters=(
         Exporter(
             "device-map",
-            "Device map of accelerate",
+            "device map of accelerate",
             ".json",
             write_map,
             why_not=why_no_map,

@@ -23,6 +23,7 @@ from enplace_studio.views.graph.paint import (
     families_of,
     fitted_name,
     has_room_for_pin,
+    in_lines,
     quiet_ink,
     tinted,
 )
@@ -848,6 +849,15 @@ def test_a_card_that_is_too_narrow_keeps_the_numbers_that_tell_it_from_its_neigh
     assert narrow("embedding 1").startswith("emb"), "there is only one"
     assert narrow("gradients of softmax 2").startswith("grad")
     assert narrow("layer normalization 1.2").endswith("… 1.2")
+
+
+def test_the_title_of_a_row_leaves_out_outer_scopes_before_it_is_cut(qapp):
+    font, ways = theme.font(12), ("outer scope / text encoder 1 / block 3.1", "block 3.1")
+    width = QFontMetricsF(font).horizontalAdvance("transformer ")
+    assert in_lines(ways, font, 1000).replace("\N{NO-BREAK SPACE}", " ") == ways[0]
+    assert in_lines(ways, font, width) == "block 3.1"
+    title = "gradients of transformer blocks"
+    assert in_lines((title,), font, width) == "gradients of\ntransformer\nblocks"
 
 
 def test_a_graph_that_was_fitted_fits_again_when_its_pane_grows(view, qtbot):
