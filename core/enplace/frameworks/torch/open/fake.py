@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +35,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from enplace.frameworks.programs import at_lines, current_line
 from enplace.frameworks.source import Source
-from enplace.frameworks.torch.open.guesses import Guesses
+from enplace.frameworks.torch.open.guesses import Guesses, Sizes
 from enplace.frameworks.torch.open.scripts import OF_STEPS, Watch, run_watched
 from enplace.frameworks.torch.open.values import KnownValues, Masks
 from enplace.frameworks.torch.record.recorder import check_hooks, run_parts
@@ -116,6 +117,7 @@ def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
         stack.enter_context(patch.object(torch, "save", _save_to(saved)))
         stack.enter_context(patch.object(torch, "load", _load_from(saved, torch.load)))
         stack.enter_context(patch.object(torch.Tensor, "item", _item(answers)))
+        stack.enter_context(Sizes(answers.guesses))
         for name in ("numpy", "__array__", "tolist"):
             read = _read(name, answers)
             for kind in (torch.Tensor, FakeTensor):  # which may have another
@@ -189,19 +191,21 @@ def _read(name: str, answers: _Answers) -> Any:
             return usual(self, *args, **kwargs)
         kind = _NUMPY.get(self.dtype, np.float32)
         answer = np.full(tuple(self.shape), answers.masks.value(self), kind)
-        return answer.tolist() if name == "tolist" else answer
+        return answers.guesses.guess_each(answer.tolist()) if name == "tolist" else answer
 
     return read
 
 
 def _item(answers: _Answers) -> Any:
-    """Let a script ask for a number; if it compares one that is not known, this is noted."""
+    """Let a script ask for a number; what it does by one that is not known is noted."""
     usual = torch.Tensor.item
 
     @wraps(usual)
     def item(self: torch.Tensor) -> Any:
-        is_known = not isinstance(self, FakeTensor) or answers.known.find(self) is not None
-        return usual(self) if is_known else answers.guesses.guess(usual(self))
+        if not isinstance(self, FakeTensor) or answers.known.find(self) is not None:
+            return usual(self)
+        with patch.object(answers, "follows_numbers", True):
+            return answers.guesses.guess(usual(self))
 
     return item
 
@@ -254,6 +258,8 @@ class _Answers(TorchDispatchMode):
         What is said of all others.
     guesses : Guesses
         Makes the numbers that a script gets from these.
+    follows_numbers : bool
+        Whether the script gets a number of ``guesses``, so that only what it does by it counts.
     saw_sparse : bool
         Whether an op was given a sparse tensor.
     """
@@ -261,7 +267,7 @@ class _Answers(TorchDispatchMode):
     def __init__(self, source: Source | None) -> None:
         super().__init__()
         self.known = KnownValues()
-        self.saw_sparse = False
+        self.follows_numbers = self.saw_sparse = False
         self._source = source
         self._asked: Counter[str] = Counter()
         self.masks = Masks(self.known)
@@ -270,12 +276,13 @@ class _Answers(TorchDispatchMode):
 
     def about(self) -> Iterator[str]:
         """Name the lines of the script that go by unknown values."""
-        for answer, lines in self._taken.items():
-            yield (
-                f"{at_lines(lines)}what follows depends on values that an estimate does not have; "
-                f"they were taken to be {answer}. If that changes what a step computes, profile on "
-                f"a device without --estimate."
+        mend = "If that changes what a step computes, profile on a device without --estimate."
+        for number, (answer, lines) in enumerate(self._taken.items(), 1):
+            about = (
+                f"{at_lines(lines)}this depends on values that an estimate does not have; they "
+                f"were taken to be {answer}."
             )
+            yield f"{about} {mend}" if number == len(self._taken) else about
         if self.saw_sparse:
             yield _SPARSE
 
@@ -310,10 +317,12 @@ class _Answers(TorchDispatchMode):
             answer, decides = func is _aten.allclose.default, True
         elif asked.dtype == torch.bool:
             said = self.masks.say(asked)
-            answer, decides = said.all, not said.is_sure
+            self._decide(_FINITE if said.is_sure else str(said.all).lower(), line)
+            return said.all
         else:
-            answer = 1.0 if asked.dtype.is_floating_point else 1
-            decides = self._is_condition(line)
+            is_whole = not asked.dtype.is_floating_point  # such as a size
+            answer = 1 if is_whole else 1.0
+            decides = not self.follows_numbers and (is_whole or self._is_condition(line))
         if decides:
             self._decide(str(answer).lower().removesuffix(".0"), line)
         return answer
@@ -331,21 +340,23 @@ class _Answers(TorchDispatchMode):
         return "" if self._source is None else current_line(self._source)
 
     def _is_condition(self, line: str) -> bool:
-        """Return whether a line has a condition on the number that it asks for."""
+        """Return whether a line may have a condition on the number that it asks for."""
         number = line.rpartition(" ")[2]
         if self._source is None or not number.isdigit():
             return False
-        text = linecache.getline(self._source.path, int(number)).split()
-        return bool(text) and text[0] in ("if", "elif", "while", "assert")
+        text = linecache.getline(self._source.path, int(number)).strip()
+        condition = re.split(r":(?:\s|$)", text)[0]
+        return condition.startswith(("if ", "elif ", "while ", "assert ")) and "(" in condition
 
     def _run(self, func: Any, args: Sequence[Any], kwargs: Any, given: Any) -> Any:
         """Run an op on tensors without content."""
         if func in _BY_VALUE:
             made = NotImplemented if given is None else self.known.compute(func, given)
             if made is NotImplemented:
-                if func in (_aten.nonzero.default, _aten.masked_select.default):
-                    self._take(_ALL_ROWS, self._line())
-                return _BY_VALUE[func](*args, **kwargs)
+                make, answer = _BY_VALUE[func]
+                if kwargs.get("output_size") is None:
+                    self._take(answer, self._line())
+                return make(*args, **kwargs)
             like = args[0]  # shapes are known
             return tree_map_only(
                 torch.Tensor, lambda each: like.new_empty(each.shape, dtype=each.dtype), made
@@ -369,7 +380,8 @@ class _Answers(TorchDispatchMode):
     def _pack(self, padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
         """Pack sequences of known lengths, or else of full ones; PyTorch would read the lengths."""
         n, longest = padded.shape[:2] if batch_first else padded.shape[1::-1]
-        content = self.known.find(lengths)
+        if (content := self.known.find(lengths)) is None:
+            self._take("of full length", self._line())
         with no_dispatch():
             known = torch.full((n,), longest) if content is None else content
             going = (known > torch.arange(int(known.max()))[:, None]).sum(1)
@@ -392,7 +404,8 @@ class _Answers(TorchDispatchMode):
         return found
 
 
-_ALL_ROWS = "true for all rows"
+_ALL_ROWS, _DIFFERENT, _FINITE = "true for all rows", "all different", "finite"
+"""What values were taken to be."""
 
 _ASKS = (_aten._local_scalar_dense.default, _aten.equal.default, _aten.allclose.default)
 
@@ -453,8 +466,9 @@ def _unique_rows(tensor: torch.Tensor, dim: int, *_: bool, **__: bool) -> Any:
     return torch.empty_like(tensor), rows, torch.empty_like(rows)
 
 
-def _repeat_once(repeats: torch.Tensor, **_: Any) -> torch.Tensor:
-    return torch.empty_like(repeats, dtype=torch.int64)
+def _repeat_once(repeats: torch.Tensor, output_size: int | None = None) -> torch.Tensor:
+    n = repeats.numel() if output_size is None else output_size
+    return repeats.new_empty(n, dtype=torch.int64)
 
 
 def _count_two(tensor: torch.Tensor, weights: Any = None, minlength: int = 0) -> torch.Tensor:
@@ -462,16 +476,16 @@ def _count_two(tensor: torch.Tensor, weights: Any = None, minlength: int = 0) ->
     return tensor.new_empty(max(minlength, 2), dtype=dtype)
 
 
-_BY_VALUE: dict[Any, Callable[..., Any]] = {
-    _aten.nonzero.default: _nonzero,
-    _aten.masked_select.default: _select,
-    _aten._unique2.default: _unique,
-    _aten.unique_consecutive.default: _unique_consecutive,
-    _aten.unique_dim.default: _unique_rows,
-    _aten.repeat_interleave.Tensor: _repeat_once,
-    _aten.bincount.default: _count_two,
+_BY_VALUE: dict[Any, tuple[Callable[..., Any], str]] = {
+    _aten.nonzero.default: (_nonzero, _ALL_ROWS),
+    _aten.masked_select.default: (_select, _ALL_ROWS),
+    _aten._unique2.default: (_unique, _DIFFERENT),
+    _aten.unique_consecutive.default: (_unique_consecutive, _DIFFERENT),
+    _aten.unique_dim.default: (_unique_rows, _DIFFERENT),
+    _aten.repeat_interleave.Tensor: (_repeat_once, "1"),
+    _aten.bincount.default: (_count_two, "1"),
 }
-"""Ops whose results have as many rows as values say: each value is another, and is 1."""
+"""Ops whose results have as many rows as values say, and what these are taken to be."""
 
 
 def _pad(

@@ -1,9 +1,14 @@
-"""Numbers that stand for unknown ones: a script that compares one goes by values."""
+"""Numbers that stand for unknown ones: a script that compares one goes by values.
+
+So does one that makes or cuts a tensor by such a number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from torch.overrides import TorchFunctionMode
 
 _COMPARE = ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "__bool__")
 _COMPUTE = (
@@ -27,6 +32,24 @@ class Guesses:
         kind = self._kinds.get(type(number))
         return number if kind is None else kind(number)
 
+    def guess_each(self, numbers: Any) -> Any:
+        """Return guesses for a number, or for each of a list, and of lists in it."""
+        if isinstance(numbers, list):
+            return [*map(self.guess_each, numbers)]
+        return self.guess(numbers)
+
+    def note_sizes(self, values: Any) -> None:
+        """Call ``note`` if one of some values is such a number, or consists of some."""
+        if self._is_within(values):
+            self._note()
+
+    def _is_within(self, value: Any) -> bool:
+        if isinstance(value, list | tuple):
+            return any(map(self._is_within, value))
+        if isinstance(value, slice):
+            return self._is_within((value.start, value.stop))
+        return type(value) in self._kinds.values()
+
     def _kind(self, base: Any) -> Any:
         methods = {name: self._compared(getattr(base, name)) for name in _COMPARE}
         methods |= {name: self._computed(getattr(base, name)) for name in _COMPUTE}
@@ -43,3 +66,34 @@ class Guesses:
 
     def _computed(self, usual: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *given: self.guess(usual(*given))
+
+
+class Sizes(TorchFunctionMode):
+    """Notes where a guess says how large a tensor is, or which part of it is taken."""
+
+    def __init__(self, guesses: Guesses) -> None:
+        super().__init__()
+        self._guesses = guesses
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "__getitem__":
+            parts = args[1] if isinstance(args[1], tuple) else (args[1],)
+            self._guesses.note_sizes([each for each in parts if isinstance(each, slice)])
+        elif name in _SIZED:
+            self._guesses.note_sizes([*args, *kwargs.values()])
+        return func(*args, **kwargs)
+
+
+_SIZED = frozenset(
+    [
+        *("arange", "empty", "eye", "full", "ones", "rand", "randint", "randn", "randperm"),
+        *("zeros", "new_empty", "new_full", "new_ones", "new_zeros", "linspace", "one_hot"),
+        *("expand", "narrow", "pad", "repeat", "repeat_interleave", "reshape", "resize_"),
+        *("split", "split_with_sizes", "tile", "topk", "unflatten", "unfold", "view"),
+    ]
+)
+"""Functions to which a number may tell a size."""

@@ -187,6 +187,8 @@ class Masks:
             counts = name in ("sum", "count_nonzero") and args[0].dtype == torch.bool
             if counts and (said := self.say(args[0])).is_sure and not said.any and _is_small(made):
                 self._known.set(made, 0)
+        elif name == "_is_all_true":
+            self._known.set(made, True)  # a check
         elif rule := _RULES.get(name):
             self._said[storage] = rule(self, *args)
         elif func._schema.is_mutable:
@@ -228,7 +230,6 @@ _RULES: dict[str, Callable[..., Answer]] = {
     **dict.fromkeys(("isnan", "isinf", "isposinf", "isneginf"), lambda *_: _as_one(False, True)),
     **dict.fromkeys(("any", "_is_any_true"), lambda masks, a, *_: _is_any(masks.say(a))),
     "all": lambda masks, a, *_: _is_all(masks.say(a)),
-    "_is_all_true": lambda masks, a: _is_all(masks.say(a))._replace(is_sure=True),  # a check
     **dict.fromkeys(("bitwise_not", "logical_not"), lambda masks, a: ~masks.say(a)),
     **dict.fromkeys(
         ("bitwise_and", "logical_and", "mul"), lambda masks, a, b: masks.say(a) & masks.say(b)

@@ -432,9 +432,16 @@ for step in range(9):
             "to be 1",
         ),
         ("    out[x.sum(1) > 0].mean().item()\n", "to be true for all rows"),
+        ("    longest = int(y.max())\n    x[:, :longest]\n", "to be 1"),
+        ("    longest = y.sum().item()\n    x[:, :longest].max()\n", "to be 1"),
+        ("    y.unique().max()\n", "to be all different"),
+        ("    if loss.isnan().item():\n        break\n", "to be finite"),
+        ("    x / y.sum().item(), x[0] * y.tolist()[0]\n", None),
+        ("    print(float(loss)) if step % 4 else None\n", None),
+        ("    if step % 4 == 0: print(float(loss))\n", None),
     ],
 )
-def test_an_estimate_names_the_line_that_compares_what_it_asked_for_before(tmp_path, more, says):
+def test_an_estimate_names_the_lines_that_go_by_what_it_asked_for(tmp_path, more, says):
     text = "import copy, json, math, torch\n" + COMPARED_LATER + more
     about = record_on_fake_tensors(script(tmp_path, text), ignore).about
     lines = text.splitlines()
@@ -938,7 +945,7 @@ optimizer.register_step_pre_hook(choose)
 
 
 @pytest.mark.parametrize(
-    ("more", "n_lines"), [(AVERAGES, 0), (COUNTS, 0), (FINITE, 0), (CHOICES, 2)]
+    ("more", "n_lines"), [(AVERAGES, 0), (COUNTS, 0), (FINITE, 2), (CHOICES, 3)]
 )
 def test_an_estimate_goes_by_the_conditions_that_a_step_has(tmp_path, more, n_lines):
     text = LOOP.replace("for step", more + "for step").replace("1e-3", "1e-3, foreach=True")
