@@ -263,10 +263,12 @@ def _objective_lines(result: Result) -> list[list[str]]:
     if plan.value_us is None:
         return []
     name = "latency of a query" if plan.objective == "latency" else "time per sample"
-    measured = result.schedule.problem.measured_profile.measured
+    problem = result.schedule.problem
+    measured = problem.measured_profile.measured
     lines = [[measured.title_of(name), ms(plan.value_us), ""]]
     if plan.proven or plan.bound_us:
-        proof = f"no {_describe_rivals(plan)} has less"
+        such = " under its constraints" if problem.constraints else ""
+        proof = f"no {_describe_rivals(plan)}{such} has less"
         if not plan.proven:
             proof += f" than {ms(plan.bound_us or 0.0)}"
         elif ideals := finite(plan.details.get("ideals")):
