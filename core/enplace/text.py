@@ -181,8 +181,9 @@ def seconds(time_s: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Show a number of things: ``1 op``, ``3,776 ops``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """Show a number of things: ``1 op``, ``3,776 ops``, ``2 processes``."""
+    ending = "es" if noun.endswith(("s", "ch")) else "s"
+    return f"{number:,} {noun}{'' if number == 1 else ending}"
 
 
 def as_clause(sentence: str) -> str:

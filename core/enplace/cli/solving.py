@@ -153,7 +153,7 @@ def place(
     "--pipeline",
     type=click.Choice(["inference", *PIPELINES]),
     help="Simulate many samples instead of one step: through the whole graph, or trained "
-    "as in PipeDream or GPipe.",
+    "as in PipeDream or GPipe. A sample is what was profiled: a batch, or a micro-batch of it.",
 )
 @click.option(
     "--microbatches",

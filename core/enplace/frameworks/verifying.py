@@ -295,7 +295,8 @@ class Verification:
                 )
                 alone_us, stock_us, replicas_us = map(median_us, rivals)
                 said = verdict(fastest.step_time_us, alone_us, stock_us, replicas_us=replicas_us)
-                found[model] = f"Fastest: {method}. {fastest.framework.in_own_words(said)}".strip()
+                named = f"Fastest: {method}." if len(runs) > 1 else f"Timed: {method}."
+                found[model] = f"{named} {fastest.framework.in_own_words(said)}".strip()
         return found
 
 

@@ -71,7 +71,7 @@ def at_once(problem: Problem, n: int) -> Problem:
 
 def per_sample(whole: Alternative, n: int) -> Alternative:
     """Return the time and transfers per sample of a step that has all ``n`` samples at once."""
-    about = f"A step with all {n} samples at once takes {whole.time}." if whole.time else ""
+    about = f"A step with all {n} micro-batches at once takes {whole.time}." if whole.time else ""
     return replace(
         whole,
         value_us=whole.value_us / n,

@@ -69,8 +69,9 @@ MICROBATCHES = Option(
     "microbatches",
     WHOLE,
     8,
-    "Samples of a step, which share what runs once for all of them, such as updates. With GPipe "
-    "all are in flight; interleaved stages shorten such a step.",
+    "Micro-batches of a step, each of which is a sample of a pipeline. They share what runs once "
+    "for all of them, such as updates. With GPipe all are in flight; interleaved stages shorten "
+    "such a step.",
     THROUGHPUT,
 )
 IN_FLIGHT = Option(

@@ -230,7 +230,7 @@ def test_labels_of_pytorch_prove_plans_and_its_pipelines_measure_time():
     assert [check.error for check in checks] == [None, pytest.approx(60 / 90 - 1)]
     assert found.verdict.startswith("Runs as planned: 2 of 2 plans, 2 bit-equal, median")
     assert LABELLED in found.advice
-    assert found.best["mlp"].startswith("Fastest: 1f1b.")
+    assert found.best["mlp"].startswith("Timed: 1f1b.")
     assert "take turns" not in " ".join(found.advice)
     (stage,) = checks[1].devices
     assert (stage.busy_us, stage.measured_busy_us) == (pytest.approx(42), pytest.approx(45))

@@ -44,7 +44,7 @@ def test_beside_a_pipeline_data_parallelism_takes_all_its_samples_in_one_step():
     for name in ("DDP, 2 replicas", "FSDP"):
         assert found[name].value_us * 4 == pytest.approx(whole[name].value_us)
         assert found[name].peak_bytes.tolist() == whole[name].peak_bytes.tolist()
-        assert f"all 4 samples at once takes {whole[name].time}." in found[name].about
+        assert f"all 4 micro-batches at once takes {whole[name].time}." in found[name].about
     alone_us = mirrored(problem).slowest.alone.makespan_us
     assert found["DDP, 2 replicas"].value_us < 2 * alone_us
 

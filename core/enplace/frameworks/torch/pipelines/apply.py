@@ -47,8 +47,7 @@ class PipelineApplication:
         stages = listed([str(stage) for stage in cut.stages_of(self.pipeline.member.rank)])
         return (
             f"stage {stages} of {len(cut.devices)}, {self.pipeline.planned_on}: {steps}, busy "
-            f"{percent(busy)} of them, at most {times.in_flight} "
-            f"micro-batch{'es' * (times.in_flight > 1)} in flight"
+            f"{percent(busy)} of them, at most {count(times.in_flight, 'micro-batch')} in flight"
         )
 
     def report(self) -> None:
