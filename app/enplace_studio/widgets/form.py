@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QEvent, QObject, QRect, Qt
 from PySide6.QtWidgets import QFormLayout, QLabel, QSizePolicy, QSpinBox, QWidget
 
 from enplace_studio.widgets.labels import label, paragraph
@@ -29,6 +29,7 @@ class Form(QFormLayout):
 
     def add(self, name: str, field: QWidget, help_text: str = "") -> None:
         """Add a row, its name vertically centred on the field, with a help text below."""
+        self._guard(field)
         if not help_text:
             self.addRow(_name_of(name, field), field)
             return
@@ -43,7 +44,26 @@ class Form(QFormLayout):
 
     def add_first(self, name: str, field: QWidget) -> None:
         """Add a row above all others."""
+        self._guard(field)
         self.insertRow(0, _name_of(name, field), field)
+
+    def _guard(self, field: QWidget) -> None:
+        """Let the wheel scroll past a field, and change only one that was clicked or tabbed to."""
+        if field.focusPolicy() == Qt.FocusPolicy.WheelFocus:
+            field.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        field.installEventFilter(self)
+
+    def eventFilter(self, field: QObject, event: QEvent) -> bool:
+        is_wheel = event.type() == QEvent.Type.Wheel
+        if is_wheel and isinstance(field, QWidget) and not field.hasFocus():
+            event.ignore()
+            return True
+        return False
+
+    def setGeometry(self, place: QRect) -> None:
+        if place.width() != self.geometry().width():
+            self.invalidate()  # Qt would keep the heights that texts had at another width
+        super().setGeometry(place)
 
 
 def _name_of(name: str, field: QWidget) -> QLabel:

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtGui import QWheelEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QFileDialog, QLabel
 
@@ -25,6 +26,7 @@ from enplace_studio.solve.method_dialog import MethodDialog
 from enplace_studio.solve.option_form import help_and_default
 from problems import cluster_of, plan_of, profile_of
 from stops import nameless_stops
+from turns import take_turns
 
 OPTIONS = (
     Option("rounds", WHOLE, 0, "How many rounds. [default: until the time limit]"),
@@ -203,3 +205,41 @@ def test_a_default_is_told_in_words():
 def test_times_have_no_needless_decimals():
     assert time_text(METHODS[0], 5) == "up to 5 s"
     assert time_text(METHODS[1], 5) == "about 1 s"
+
+
+def test_the_wheel_scrolls_past_a_field_that_does_not_have_the_focus(open_dialog):
+    dialog = open_dialog()
+    field = dialog.options.fields["order"]
+    middle, down = QPointF(field.rect().center()), QPoint(0, -120)
+    wheel = QWheelEvent(
+        middle,
+        QPointF(field.mapToGlobal(middle)),
+        QPoint(),
+        down,
+        Qt.MouseButton.NoButton,
+        Qt.KeyboardModifier.NoModifier,
+        Qt.ScrollPhase.NoScrollPhase,
+        False,
+    )
+    QApplication.sendEvent(field, wheel)
+    assert field.currentData() == "near"
+    dialog.activateWindow()
+    assert QTest.qWaitForWindowActive(dialog)
+    field.setFocus()
+    QApplication.sendEvent(field, wheel)
+    assert field.currentData() == "far"
+
+
+def test_help_below_fields_has_its_whole_height_once_a_scroll_bar_appears(open_dialog, qtbot):
+    dialog = open_dialog(Choice("quick", "step-time"))
+    told = "What it does, in many words, of which one may fit or not. "
+    options = tuple(Option(f"o{n}", SWITCH, False, told * n) for n in range(1, 7))
+    long = replace(METHODS[1], name="long", title="Long", options=options)
+    dialog._solver.methods["long"] = long
+    take_turns()
+    dialog.search.fill("long")
+    texts = [each for each in dialog.options.findChildren(QLabel) if each.wordWrap()]
+    assert len(texts) == 6
+    take_turns()
+    for each in texts:
+        assert each.height() == each.heightForWidth(each.width())
