@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.text import count, ms, size
-from enplace.values.arrays import IntArray
+from enplace.values.arrays import IntArray, marked
 from enplace.values.constraints import Lock, Pin
 from enplace.values.pins import FREE
 from enplace.values.problem import Problem
@@ -147,8 +147,7 @@ def _deciding(schedule: Schedule, ops: IntArray) -> int:
     if len(ops) == 1:
         return int(ops[0])
     idle_us = _idle_before(schedule)[ops]
-    inside = np.zeros(schedule.problem.profile.n_ops, dtype=bool)
-    inside[ops] = True
+    inside = marked(schedule.problem.profile.n_ops, ops)
     for at in np.argsort(-idle_us, kind="stable")[:_CANDIDATES].tolist():
         if idle_us[at] <= SHORT_US:
             break
@@ -261,8 +260,7 @@ def _holds_up(schedule: Schedule, ops: IntArray) -> list[Why]:
     An op that only runs later because the user ordered it does not need them.
     """
     profile = schedule.problem.measured_profile
-    inside = np.zeros(profile.n_ops, dtype=bool)
-    inside[ops] = True
+    inside = marked(profile.n_ops, ops)
     edges = np.flatnonzero(inside[profile.edge_source] & ~inside[profile.edge_op])
     works = schedule.op_finish_us > schedule.op_start_us
     edges = edges[works[profile.edge_op[edges]]]

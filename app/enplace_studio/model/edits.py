@@ -15,6 +15,7 @@ from enplace.names.groups import open_groups
 from enplace.names.whole import find_layers
 from enplace.placing.next_moves import NextMove
 from enplace.placing.obey import obey
+from enplace.values.arrays import marked
 from enplace.values.cluster import Cluster
 from enplace.values.constraints import KINDS, Colocate, same
 from enplace.values.pins import FREE, Pins
@@ -30,8 +31,7 @@ from enplace_studio.model.prices import simulate_changed, simulate_priced
 
 def unit_ops(problem: Problem, ops: Collection[int]) -> IntArray:
     """Return the ops with all those that must share their device."""
-    wanted = np.zeros(problem.n_units, dtype=bool)
-    wanted[problem.unit[_numbers(ops)]] = True
+    wanted = marked(problem.n_units, problem.unit[_numbers(ops)])
     return np.flatnonzero(wanted[problem.unit])
 
 

@@ -20,6 +20,7 @@ from enplace.machine import critical_path
 from enplace.names.groups import Grouping
 from enplace.names.rules import find_device
 from enplace.names.titles import make_path, title
+from enplace.values.arrays import marked
 from enplace.values.pins import FREE
 from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, Profile
@@ -250,8 +251,7 @@ def _crossing(project: OpenProject) -> BoolArray:
     """Find the ops at either end of an edge between two devices."""
     profile, device = project.problem.profile, _schedule(project, "crossing").plan.device
     crosses = device[profile.edge_source] != device[profile.edge_op]
-    found = np.zeros(profile.n_ops, dtype=bool)
-    found[profile.edge_source[crosses]] = True
+    found = marked(profile.n_ops, profile.edge_source[crosses])
     found[profile.edge_op[crosses]] = True
     return found
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from enplace.names.blocks import find_blocks
 from enplace.names.paths import index_ops
-from enplace.values.arrays import BoolArray, IntArray
+from enplace.values.arrays import BoolArray, IntArray, marked
 from enplace.values.profile import Profile
 
 
@@ -41,7 +41,7 @@ class Relation:
 
 def reach(profile: Profile, ops: IntArray, backward: bool) -> BoolArray:
     """Find the ops on paths that lead to some ops, or from them; shape (n_ops,)."""
-    return profile.reach(_mask(profile, ops), backward)
+    return profile.reach(marked(profile.n_ops, ops), backward)
 
 
 def inputs_of(profile: Profile, ops: IntArray) -> BoolArray:
@@ -55,19 +55,19 @@ def outputs_of(profile: Profile, ops: IntArray) -> BoolArray:
 
 
 def _across(profile: Profile, ops: IntArray, near: IntArray, far: IntArray) -> BoolArray:
-    chosen = _mask(profile, ops)
-    found = _mask(profile, far[chosen[near]])
+    chosen = marked(profile.n_ops, ops)
+    found = marked(profile.n_ops, far[chosen[near]])
     return found & ~chosen
 
 
 def upstream_of(profile: Profile, ops: IntArray) -> BoolArray:
     """Find all ops on paths that lead to some ops, without these."""
-    return reach(profile, ops, backward=True) & ~_mask(profile, ops)
+    return reach(profile, ops, backward=True) & ~marked(profile.n_ops, ops)
 
 
 def downstream_of(profile: Profile, ops: IntArray) -> BoolArray:
     """Find all ops on paths that lead from some ops, without these."""
-    return reach(profile, ops, backward=False) & ~_mask(profile, ops)
+    return reach(profile, ops, backward=False) & ~marked(profile.n_ops, ops)
 
 
 def same_scope(profile: Profile, ops: IntArray) -> BoolArray:
@@ -88,13 +88,7 @@ def same_type(profile: Profile, ops: IntArray) -> BoolArray:
 def copies_of(profile: Profile, ops: IntArray) -> BoolArray:
     """Find some ops and the blocks like them: the same ops with the same edges between them."""
     blocks = find_blocks(profile, ops.tolist()) if len(ops) else ops
-    return _mask(profile, blocks.ravel())
-
-
-def _mask(profile: Profile, ops: IntArray) -> BoolArray:
-    found = np.zeros(profile.n_ops, dtype=bool)
-    found[ops] = True
-    return found
+    return marked(profile.n_ops, blocks.ravel())
 
 
 RELATIONS = (

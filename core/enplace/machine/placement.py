@@ -28,8 +28,6 @@ class Transfers(NamedTuple):
     tensor, target, link : int arrays, shape (n_transfers,)
         The tensor, its destination, and the pair of devices: source * n_devices + target.
     duration_us : float array, shape (n_transfers,)
-    first_position : int array, shape (n_transfers,)
-        The smallest position of a consumer on the target.
     """
 
     ptr: IntArray
@@ -37,7 +35,6 @@ class Transfers(NamedTuple):
     target: IntArray
     link: IntArray
     duration_us: FloatArray
-    first_position: IntArray
 
 
 class Placement(NamedTuple):
@@ -116,7 +113,7 @@ def lay_out(
         _list_by_channel(machine, link, ranked, rank, channel_ptr, channel_queue, filled)
     return Placement(
         device, position, duration_us, heap_ptr, device_ptr, device_queue,
-        Transfers(ptr, tensor, target, link, transfer_time_us, first),
+        Transfers(ptr, tensor, target, link, transfer_time_us),
         rank, ranked, channel_ptr, channel_queue, policy, links,
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ from enplace.names.paths import OpIndex, index_ops
 from enplace.names.scope_tree import build_tree
 from enplace.names.titles import Path, leaf, title
 from enplace.text import count
-from enplace.values.arrays import IntArray, csr_offsets, inverse
+from enplace.values.arrays import IntArray, csr_offsets, inverse, marked
 from enplace.values.op_kinds import OpKind
 from enplace.values.profile import Profile
 
@@ -245,11 +245,9 @@ def visible_ops(profile: Profile, ops: IntArray) -> Grouping:
 def _owners(profile: Profile, ops: IntArray) -> IntArray:
     """Find for each of some ops the one with which it is shown, most often itself; (n_ops,)."""
     rank = inverse(profile.topological_order)
-    inside = np.zeros(profile.n_ops, dtype=bool)
-    inside[ops] = True
+    inside = marked(profile.n_ops, ops)
     hidden = [op for op in ops.tolist() if _is_trivial(profile, op)]
-    is_hidden = np.zeros(profile.n_ops, dtype=bool)
-    is_hidden[hidden] = True
+    is_hidden = marked(profile.n_ops, hidden)
     makers, readers = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     kept = inside[profile.edge_source] & inside[profile.edge_op]
     ends = np.column_stack([profile.edge_source[kept], profile.edge_op[kept]])

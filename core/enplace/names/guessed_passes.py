@@ -24,7 +24,7 @@ import numpy as np
 
 from enplace.names.passes import BACKWARD, UPDATE, in_pass
 from enplace.text import count
-from enplace.values.arrays import BoolArray, IntArray
+from enplace.values.arrays import BoolArray, IntArray, marked
 from enplace.values.op_kinds import OpPass
 from enplace.values.profile import Profile
 
@@ -193,19 +193,13 @@ def _readings(profile: Profile) -> Iterator[_Reading]:
             continue
         tried.append(ops)
         is_plain = sum(any(map(_is_plain, words[op])) for op in ops) > MOSTLY * len(ops)
-        reading = _Reading(profile, _mask(profile, ops), which, is_plain)
+        reading = _Reading(profile, marked(profile.n_ops, ops), which, is_plain)
         if not reading.is_contradicted():
             yield reading
 
 
 def _is_plain(word: str) -> bool:
     return bool(_BACKWARD.fullmatch(word)) and not _VAGUE.fullmatch(word)
-
-
-def _mask(profile: Profile, ops: Sequence[int]) -> BoolArray:
-    mask = np.zeros(profile.n_ops, dtype=bool)
-    mask[ops] = True
-    return mask
 
 
 @dataclass(frozen=True)
@@ -347,7 +341,7 @@ def _reversed_part(profile: Profile) -> tuple[str, int]:
     for members, which in ((first, "that begin with '{}'"), (inner, "with '{}' in their names")):
         for part, ops in members.items():
             is_large = LARGE * profile.n_ops <= len(ops) < profile.n_ops
-            if is_large and _is_reversed(profile, _mask(profile, ops)):
+            if is_large and _is_reversed(profile, marked(profile.n_ops, ops)):
                 return which.format(part), len(ops)
     return "", 0
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from enplace.values.arrays import marked
 from enplace.values.op_kinds import OpPass
 from enplace.values.problem import BoolArray
 from enplace.values.profile import Profile
@@ -93,11 +94,7 @@ def in_pass(profile: Profile, *passes: str) -> BoolArray:
 def named_backward(profile: Profile) -> BoolArray:
     """Find the backward and update ops: those listed, or else those of these passes; (n_ops,)."""
     known = profile.measured.backward
-    if known is None:
-        return in_pass(profile, BACKWARD, UPDATE)
-    backward = np.zeros(profile.n_ops, dtype=bool)
-    backward[np.array(known, dtype=np.int64)] = True
-    return backward
+    return in_pass(profile, BACKWARD, UPDATE) if known is None else marked(profile.n_ops, known)
 
 
 def is_no_layer(part: str) -> bool:

@@ -22,7 +22,7 @@ from enplace.names.passes import named_backward, split_pass
 from enplace.names.paths import index_ops
 from enplace.names.rules import compile_regex
 from enplace.text import count
-from enplace.values.arrays import BoolArray, FloatArray, IntArray
+from enplace.values.arrays import BoolArray, FloatArray, IntArray, marked
 from enplace.values.components import strong_components
 from enplace.values.limits import KINDS
 from enplace.values.profile import Profile
@@ -101,8 +101,7 @@ def find_chain(profile: Profile) -> LayerChain | None:
     forward = ~named_backward(profile)
     names = _in_order(profile, layers)
     ops = tuple(np.array(layers[name]) for name in names)
-    inside = np.zeros(profile.n_ops, dtype=bool)
-    inside[np.concatenate(ops)] = True
+    inside = marked(profile.n_ops, np.concatenate(ops))
     fed, feeds = inside & forward, inside & forward
     edges = np.stack([profile.edge_source, profile.edge_op], axis=1)
     edges = edges[forward[edges].all(axis=1)]

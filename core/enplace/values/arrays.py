@@ -62,6 +62,13 @@ def is_permutation(numbers: IntArray) -> bool:
     return bool((np.bincount(numbers, minlength=len(numbers)) == 1).all())
 
 
+def marked(n: int, numbers: Sequence[int] | IntArray) -> BoolArray:
+    """Return which of the numbers below ``n`` are among some; shape (n,)."""
+    found = np.zeros(n, dtype=bool)
+    found[np.asarray(numbers, dtype=np.int64)] = True
+    return found
+
+
 def sum_at(
     row: IntArray, column: IntArray, values: NDArray[Any], shape: tuple[int, int]
 ) -> FloatArray:

@@ -34,6 +34,7 @@ from enplace.values.arrays import (
     freeze_arrays,
     give_away,
     inverse,
+    marked,
     raise_along_edges,
     topological_order,
 )
@@ -602,8 +603,7 @@ def find_pairs(
     source, target = profile.edge_source, profile.edge_op
 
     def inner(ops: Sequence[int]) -> BoolArray:
-        inside = np.zeros(profile.n_ops, dtype=bool)
-        inside[list(ops)] = True
+        inside = marked(profile.n_ops, ops)
         return inside[source] & inside[target]
 
     last = np.setdiff1d(first, source[inner(first)])

@@ -62,6 +62,7 @@ from enplace.machine.pipelines.stage_peaks import (
     run_in_order,
 )
 from enplace.machine.pipelines.stages import FORWARD, Stage, number_of_stage
+from enplace.values.arrays import marked
 from enplace.values.memory import MemoryCurve
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
@@ -116,8 +117,7 @@ def forward_bytes(problem: Problem) -> IntArray:
 def kept_tensors(problem: Problem) -> BoolArray:
     """Find the tensors of forward ops that a sample needs on its way back; (n_tensors,)."""
     profile, backward = problem.profile, backward_ops(problem)
-    kept = np.zeros(profile.n_tensors, dtype=bool)
-    kept[profile.edge_tensor[backward[profile.edge_op]]] = True
+    kept = marked(profile.n_tensors, profile.edge_tensor[backward[profile.edge_op]])
     holds = holds_of_samples(profile)
     kept[profile.hold_tensor[holds[backward[profile.hold_op[holds]]]]] = True
     kept &= ~once_per_step(profile)
@@ -139,8 +139,7 @@ def least_bytes(problem: Problem) -> IntArray:
     forward = ~backward[profile.tensor_op] & ~once
     reads = forward[profile.edge_tensor] & backward[profile.edge_op]
     reads &= problem.unit[profile.edge_source] == problem.unit[profile.edge_op]
-    stays = np.zeros(profile.n_tensors, dtype=bool)
-    stays[profile.edge_tensor[reads]] = True
+    stays = marked(profile.n_tensors, profile.edge_tensor[reads])
     np.add.at(found, profile.tensor_op, held_bytes * stays)
     return found
 
@@ -343,8 +342,8 @@ def added_at_once(problem: Problem, device: IntArray) -> BoolArray:
     is a sum.
     """
     profile = problem.profile
-    crosses = np.zeros(profile.n_tensors, dtype=bool)
-    crosses[profile.edge_tensor[device[profile.edge_source] != device[profile.edge_op]]] = True
+    apart = device[profile.edge_source] != device[profile.edge_op]
+    crosses = marked(profile.n_tensors, profile.edge_tensor[apart])
     summed = _summed(profile)
     if is_step_of_its_own(problem, device):
         return crosses & summed

@@ -49,7 +49,7 @@ def find_room(problem: Problem, plan: Plan, stages: Sequence[Stage]) -> Room | N
 
 def busiest_us(stages: Sequence[Stage]) -> float:
     """Return the largest work of a device for a sample."""
-    return max(_work_us(stages[i]) + _work_us(stages[j]) for i, j in _turns(stages).values())
+    return max(stages[i].work_us + stages[j].work_us for i, j in _turns(stages).values())
 
 
 def stay_share_us(stages: Sequence[Stage], room: Room) -> float:
@@ -57,14 +57,14 @@ def stay_share_us(stages: Sequence[Stage], room: Room) -> float:
 
     It holds if samples pass through all stages in turn.
     """
-    until_us = [0.0, *accumulate(map(_work_us, stages))]
+    until_us = [0.0, *accumulate(each.work_us for each in stages)]
     return max((until_us[j + 1] - until_us[i]) / room[d] for d, (i, j) in _turns(stages).items())
 
 
 def order_with_room(stages: Sequence[Stage], room: Room, n: int) -> list[tuple[int, int]]:
     """List microbatches and stages in the order in which they start."""
     turns = _turns(stages)
-    work_us = list(map(_work_us, stages))
+    work_us = [each.work_us for each in stages]
     done_us: dict[tuple[int, int], float] = {}
     free_us = dict.fromkeys(turns, 0.0)
     next_one = [0] * len(stages)  # the sample that each stage begins next
@@ -106,7 +106,3 @@ def _turns(stages: Sequence[Stage]) -> dict[int, tuple[int, int]]:
     forward = {stage.devices[0]: s for s, stage in enumerate(stages) if not stage.backward}
     back = {stage.devices[0]: s for s, stage in enumerate(stages) if stage.backward}
     return {d: (s, back[d]) for d, s in forward.items()}
-
-
-def _work_us(stage: Stage) -> float:
-    return stage.in_us[0] + stage.compute_us[0] + stage.out_us[0]

@@ -774,13 +774,13 @@ class _Play:
         waits: dict[int, float] = {}
         if not self.may_wait:
             return waits
-        returns_us = {stage.devices: _stage_us(stage) for stage in self.stages if stage.backward}
+        returns_us = {stage.devices: stage.work_us for stage in self.stages if stage.backward}
         forward = [s for s, stage in enumerate(self.stages) if stage.of == FORWARD]
         gap_us = sum(returns_us.values())
         later: int | None = None
         for number in reversed(forward):
             devices = self.stages[number].devices
-            ahead_us, back_us = _stage_us(self.stages[number]), returns_us.get(devices, 0.0)
+            ahead_us, back_us = self.stages[number].work_us, returns_us.get(devices, 0.0)
             gap_us -= back_us
             period_us = len(devices) * pace_us
             longer_us = wait_for_room(gap_us, period_us, period_us - ahead_us - back_us)
@@ -839,10 +839,6 @@ class _Pattern:
     period_us: float
     starts: list[list[tuple[int, int, float]]]
     is_tight: bool
-
-
-def _stage_us(stage: Stage) -> float:
-    return stage.in_us[0] + stage.compute_us[0] + stage.out_us[0]
 
 
 def _goes_same_way(stages: tuple[Stage, ...]) -> bool:

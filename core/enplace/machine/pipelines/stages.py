@@ -70,6 +70,11 @@ class Stage:
     def backward(self) -> bool:
         return self.of > FORWARD
 
+    @property
+    def work_us(self) -> float:
+        """Time for the first device to receive, to compute and to send."""
+        return self.in_us[0] + self.compute_us[0] + self.out_us[0]
+
 
 def passes_of(problem: Problem, device: IntArray, *, weights_apart: bool) -> IntArray:
     """Find the pass of each op: :data:`FORWARD` or :data:`BACKWARD`; shape (n_ops,).
