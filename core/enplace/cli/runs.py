@@ -76,6 +76,10 @@ def _on_labels(run: MeasuredRun) -> list[list[str]]:
     by_module = facts["placed_by_module"]
     moved = f"{size(facts['moved_bytes'])} in a step"
     rows = [["transfers", f"{facts['transfers']:,}", moved]]
+    unseen = (run.op_device == NOT_SEEN).nonzero()[0]
+    if len(unseen):
+        such = f"of {run.profile.n_ops:,} in the plan, such as {run.profile.op_names[unseen[0]]}"
+        rows.insert(0, ["ops not seen", f"{len(unseen):,}", such])
     if by_module:
         rows.insert(0, ["ops of other names", f"{by_module:,}", "where their module is"])
     if added := [run.profile.index[each.added] for each in run.plan.splits]:

@@ -58,7 +58,7 @@ SHARED_CACHES = (
 LABELS = (
     "The devices are labels of one CPU. The ops ran on it one after another, each with copies of "
     "what other devices sent to it: that shows where they run and what they compute, but no step "
-    "time."
+    "time. A copy lasts as long as what it is of, so a label may hold more than predicted."
 )
 
 SHARED_TURNS = (

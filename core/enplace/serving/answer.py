@@ -199,7 +199,7 @@ class Serving:
         prompt = count(served.costs.prompt, "token")
         return [
             f"of {requests}{groups}",
-            f"{ms(served.alone_us)} per token of a request alone",
+            f"{_per_token(served.alone_us)} per token of a request alone",
             f"first token of a prompt of {prompt} after {seconds(served.prompt_us / 1e6)}",
         ]
 
@@ -299,7 +299,8 @@ class Serving:
         rows = [["split", "layers", "tokens/s", "alone"]]
         for name, each in {"this one": self.served, **self.others}.items():
             counts = " ".join(f"{share.n_layers}" for share in each.split)
-            rows.append([name, counts, self._speed(each), ms(each.alone_us) if each.fits else ""])
+            alone = _per_token(each.alone_us) if each.fits else ""
+            rows.append([name, counts, self._speed(each), alone])
         return rows
 
     def _speed(self, served: Served) -> str:
@@ -372,6 +373,15 @@ def _as_python(device_map: Mapping[str, int | str]) -> str:
 def _stem(name: str) -> str:
     before, dot, last = name.rpartition(".")
     return before + dot if last.isdecimal() else name
+
+
+def _per_token(time_us: float) -> str:
+    """Show the estimated time of a token, with three digits if it is long.
+
+    >>> _per_token(37_125_500.0)
+    '37.1 s'
+    """
+    return ms(time_us) if time_us < 1e6 else f"{time_us / 1e6:.3g} s"
 
 
 def _figures(served: Served) -> dict[str, Any]:
