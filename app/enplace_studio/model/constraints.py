@@ -13,6 +13,7 @@ from enplace.errors import EnplaceError, PinConflictError
 from enplace.machine import simulate
 from enplace.machine.plan_words import name_ranges
 from enplace.names.groups import Grouping
+from enplace.names.titles import shorter_titles
 from enplace.readers.constraints import constrain as constrain_by_name
 from enplace.text import count
 from enplace.values.constraints import (
@@ -182,6 +183,13 @@ def describe(project: OpenProject, constraint: Constraint) -> str:
         inside = f" of {project.grouping.names[groups[0]]}" if len(groups) == 1 else ""
         return kind.phrase.format(what.removesuffix(inside), project.describe(then.tolist()))
     return kind.phrase.format(*kind.texts(constraint.rows[0], lambda _: what, where))
+
+
+def ways_to_say(description: str, grouping: Grouping) -> list[str]:
+    """Return a description, then with fewer outer scopes in the name of the group in it."""
+    ways = shorter_titles(grouping.names)
+    name = max((each for each in ways if each in description), key=len, default="")
+    return [description.replace(name, way) for way in ways.get(name, ("",))]
 
 
 def find_home(project: OpenProject, rows: Collection[Row]) -> PlanEntry | None:

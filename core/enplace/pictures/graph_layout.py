@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 
@@ -80,6 +80,19 @@ class Arrangement:
     @property
     def bottom(self) -> float:
         return float((self.y + self.height).max())
+
+
+def stretched(arrangement: Arrangement, most: float) -> Arrangement:
+    """Make cards in lines wider, up to ``most`` times, as far as their texts need."""
+    widths = arrangement.width.tolist()
+    needed = [_text_width(text) / px for text, px in zip(arrangement.texts, widths, strict=True)]
+    times = max(min(most, max(needed)), 1.0)
+    return replace(
+        arrangement,
+        x=arrangement.x * times,
+        width=(arrangement.width + GAP) * times - GAP,
+        titles=tuple((text, x * times, y) for text, x, y in arrangement.titles),
+    )
 
 
 def is_regular(grouping: Grouping) -> bool:

@@ -12,7 +12,13 @@ from PySide6.QtWidgets import QListWidget, QListWidgetItem, QMenu
 from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.jobs.solver import Solver
-from enplace_studio.model.constraints import describe, list_constraints, ops_of, step_without
+from enplace_studio.model.constraints import (
+    describe,
+    list_constraints,
+    ops_of,
+    step_without,
+    ways_to_say,
+)
 from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import Constraint, OpenProject
 from enplace_studio.model.prices import PER
@@ -137,7 +143,8 @@ class ConstraintsView(Panel):
         for each in self.constraints if project else []:
             assert project is not None
             n_ops = sum(map(len, ops_of(project.problem, each)))
-            self.list.addItem(make_row(describe(project, each), n_ops, self.is_on(each)))
+            ways = ways_to_say(describe(project, each), project.grouping)
+            self.list.addItem(make_row(ways, n_ops, self.is_on(each)))
         if chosen in self.constraints:
             self.list.setCurrentRow(self.constraints.index(chosen))
         self.list.verticalScrollBar().setValue(scrolled)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter
 from PySide6.QtWidgets import (
@@ -29,7 +31,7 @@ ABOUT_NO_GAIN = (
 UNKNOWN = "–"
 ABOUT_UNKNOWN = "What it costs is known once the plan keeps all constraints; press Solve"
 
-_OPS, _COST = Qt.ItemDataRole.UserRole, Qt.ItemDataRole.UserRole + 1
+_OPS, _COST, _WAYS = (Qt.ItemDataRole.UserRole + number for number in range(3))
 _Index = QModelIndex | QPersistentModelIndex
 
 
@@ -42,9 +44,13 @@ def cost_text(kind: str, now_us: float, step_us: float | None, per: str = "") ->
     return f"{ms(step_us - now_us, signed=True)}{per} without it"
 
 
-def make_row(text: str, n_ops: int, on: bool) -> QListWidgetItem:
-    """Make the row of a constraint; what it costs is not known yet."""
-    made = QListWidgetItem(text)
+def make_row(ways: Sequence[str], n_ops: int, on: bool) -> QListWidgetItem:
+    """Make the row of a constraint, of which the first text that fits is shown.
+
+    What it costs is not known yet.
+    """
+    made = QListWidgetItem(ways[0])
+    made.setData(_WAYS, ways)
     made.setCheckState(Qt.CheckState.Checked if on else Qt.CheckState.Unchecked)
     made.setData(_OPS, count(n_ops, "op") if n_ops else "")
     show_cost(made, "" if on else "off")
@@ -83,7 +89,7 @@ class Rows(QStyledItemDelegate):
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
         frame = QStyleOptionViewItem(option)
         self.initStyleOption(frame, index)
-        text, style = frame.text, QApplication.style()
+        style = QApplication.style()
         if frame.widget is not None:
             style = frame.widget.style()
         frame.text = ""
@@ -97,6 +103,7 @@ class Rows(QStyledItemDelegate):
         painter.save()
         painter.setPen(theme.tokens.faint)  # the style's own box is hardly seen in the dark
         painter.drawRect(mark.adjusted(0, 0, -1, -1))
+        text = first_fitting(index.data(_WAYS), QFontMetricsF(theme.font(12)), inner.width())
         self._paint_texts(painter, inner, [text, index.data(_OPS), index.data(_COST)], is_on)
         painter.restore()
 
@@ -113,6 +120,12 @@ class Rows(QStyledItemDelegate):
         color = tokens.text if costs_time else tokens.dim
         cost = fitted_cost(cost, QFontMetricsF(font), lower.width())
         _draw(painter, lower, cost, font, color, Qt.AlignmentFlag.AlignRight)
+
+
+def first_fitting(ways: Sequence[str], metrics: QFontMetricsF, width: float) -> str:
+    """Return the first of several texts that fits, abbreviated if need be; or else the last."""
+    length = metrics.horizontalAdvance
+    return next((way for way in ways if length(brief(way, length, width)) <= width), ways[-1])
 
 
 def fitted_cost(cost: str, metrics: QFontMetricsF, width: float) -> str:

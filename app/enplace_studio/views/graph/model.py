@@ -19,6 +19,7 @@ from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.model.document import Document
 from enplace_studio.model.queries import QueryError, find_ops
+from enplace_studio.views.graph.camera import LARGEST_FIT, MARGIN
 from enplace_studio.views.graph.colours import BY_DEVICE, BY_STAGE, MODES, Mode
 from enplace_studio.views.graph.graph_facts import PlanStages, make_facts, plan_stages
 from enplace_studio.views.graph.level import GraphLevel, inner_level, whole_level
@@ -153,9 +154,11 @@ class GraphModel(QObject):
             return scale_in(found.bounds, self._width, self._height)
 
         best = self._best_lines(level, layout.ROW_GAP, scale_of)
-        if scale_of(best) >= EASY_TO_READ:
-            return best
-        return max(best, self._best_lines(level, layout.LEAST_ROW_GAP, scale_of), key=scale_of)
+        if scale_of(best) < EASY_TO_READ:
+            best = max(best, self._best_lines(level, layout.LEAST_ROW_GAP, scale_of), key=scale_of)
+        left, _, right, _ = best.bounds
+        room = (self._width - 2 * MARGIN) / min(scale_of(best), LARGEST_FIT)
+        return layout.stretched(best, room / max(right - left, 1.0))
 
     def _best_lines(
         self, level: GraphLevel, row_gap: float, scale_of: Callable[[layout.Arrangement], float]

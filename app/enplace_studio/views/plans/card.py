@@ -166,8 +166,11 @@ class PlanCard(QAbstractButton):
     def _name_lines(self, width: float) -> tuple[str, str]:
         """Return the name, or its first part and what continues below, if it is too long."""
         name = f"★ {self.entry.name}" if self.entry.starred else self.entry.name
-        step = QFontMetricsF(_step_font()).horizontalAdvance(self.step)
+        number, _, unit = self.step.partition("/")
+        step = QFontMetricsF(_step_font()).horizontalAdvance(number)
         free = width - 2 * PAD - step - GAP
+        if unit:
+            free -= QFontMetricsF(theme.font(11)).horizontalAdvance(f"/{unit}")
         if QFontMetricsF(_name_font()).horizontalAdvance(name) <= free:
             return name, ""
         if ", " in name:
@@ -219,7 +222,12 @@ class PlanCard(QAbstractButton):
         upper.setHeight(inner.height() * 0.56)
         lower.setTop(upper.bottom())
         tokens = theme.tokens
-        width = self._right(painter, upper, self.step, _step_font(), tokens.text)
+        number, _, unit = self.step.partition("/")
+        left, width = QRectF(upper), upper.width()
+        if unit:
+            width = self._right(painter, upper, f"/{unit}", theme.font(11), tokens.dim) + GAP
+            left.setWidth(width)
+        width = self._right(painter, left, number, _step_font(), tokens.text)
         name = self._name_lines(self.width())[0]
         self._left(painter, upper, width, name, _name_font(), tokens.text)
         color, is_below = self._color(self._standing_role), self._has_third_line(self.width())

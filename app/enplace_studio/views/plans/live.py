@@ -99,11 +99,12 @@ class LiveCard(QFrame):
         job, report = search.job, search.report
         best_us = report.objective_us
         self.name.set_text(short_title(self._solver.title(job.method)))
-        per = PER.get(self._solver.aim(job.method, job.objective), "")
-        self.step.setText("" if best_us is None else ms(best_us) + per)
+        self.step.setText("" if best_us is None else ms(best_us))
         self.state.set_text(self._elapsed(search))
         expert_us = self._expert_us(job)
-        self._show_standing(best_us, expert_us)
+        self._show_standing(
+            best_us, expert_us, PER.get(self._solver.aim(job.method, job.objective), "")
+        )
         self.bound.setText(bound_line(report) or report.message)
         self.setToolTip(plain_tip(engines_line(report, job.start)))
         self.curve.setVisible(bool(report.history))
@@ -128,9 +129,10 @@ class LiveCard(QFrame):
         spent = f"{spent} of {job.time_limit_s:.0f} s" if limited else spent
         return estimated + (f"{other}, {spent}" if other else spent)
 
-    def _show_standing(self, best_us: float | None, expert_us: float | None) -> None:
+    def _show_standing(self, best_us: float | None, expert_us: float | None, per: str) -> None:
         if best_us is None or expert_us is None:
-            self.standing.setText("")
+            set_role(self.standing, "dim")
+            self.standing.setText("" if best_us is None else per.replace("/", "per "))
             return
         change = best_us / expert_us - 1
         set_role(self.standing, role_of(change))

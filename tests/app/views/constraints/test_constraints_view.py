@@ -1,5 +1,6 @@
 """The constraints pane: rows, check marks, what they cost, and requests."""
 
+import numpy as np
 import pytest
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QFontMetricsF, QGuiApplication
@@ -7,11 +8,14 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QStyle, QStyleOptionViewItem
 
 from documents import chain_document, document_of
+from enplace.names.groups import Grouping
+from enplace_studio.model.constraints import ways_to_say
 from enplace_studio.model.ordering import Slot
 from enplace_studio.views.constraints import constraints_view as module
 from enplace_studio.views.constraints.constraints_view import ConstraintsView
 from enplace_studio.views.constraints.rows import (
     cost_text,
+    first_fitting,
     fitted_cost,
     make_row,
     shortened,
@@ -316,7 +320,7 @@ def test_costs_wait_until_edits_pause(document, opener, qtbot, monkeypatch):
 
 
 def test_a_constraint_that_names_no_op_has_no_number_of_ops():
-    row = make_row("GPU 0 runs even ops", 0, on=True)
+    row = make_row(["GPU 0 runs even ops"], 0, on=True)
     assert texts_of(row) == ["GPU 0 runs even ops", "", ""]
     assert row.data(Qt.ItemDataRole.AccessibleTextRole) == "GPU 0 runs even ops"
 
@@ -331,3 +335,14 @@ def test_the_number_of_ops_is_never_elided_for_what_was_tried():
         whole = metrics.horizontalAdvance(cost)
         assert fitted_cost(cost, metrics, whole) == cost
         assert fitted_cost(cost, metrics, whole - 1) == short
+
+
+def test_a_row_that_is_too_narrow_leaves_out_outer_scopes_before_it_cuts_numbers(qapp):
+    names = ("update of model / layers 18–20", "update of model / layers 8–10")
+    grouping = Grouping(np.zeros(0, dtype=np.int64), names, names, names)
+    ways = ways_to_say(f"{names[0]} on GPU 1", grouping)
+    assert ways == [f"{names[0]} on GPU 1", "update of layers 18–20 on GPU 1"]
+    metrics = QFontMetricsF(theme.font(12))
+    narrow = metrics.horizontalAdvance(ways[1])
+    assert first_fitting(ways, metrics, narrow) == ways[1]
+    assert first_fitting(ways, metrics, 10 * narrow) == ways[0]
