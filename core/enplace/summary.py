@@ -15,7 +15,6 @@ from enplace.text import (
     gap_text,
     listed,
     ms,
-    percent,
     seconds,
     size,
     table,
@@ -313,6 +312,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
 
     from enplace.machine.pipelines.pipeline import fill_pipeline
     from enplace.machine.pipelines.words import about_waiting, lacking_in_flight
+    from enplace.machine.plan_words import device_rows
     from enplace.placing.prices import about_price, find_passed_over, total_price_us
     from enplace.values.spare_memory import about_memory
     from enplace.values.splits import fetching_ops, recomputed_ops
@@ -350,7 +350,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     passed_over = find_passed_over(plan.note)
     said = plan.note.replace(passed_over, "").strip() if passed_over in first else plan.note
     note = [*filter(None, [as_sentence(said), *about])]
-    tables = [table(lines, "lrl"), *note, device_table(schedule)]
+    tables = [table(lines, "lrl"), *note, table(device_rows(schedule), "lrrrrr")]
     memory = about_memory(problem.cluster, schedule.peak_bytes, schedule.fit_verdict)
     if pipeline is not None:
         memory += filter(None, [lacking_in_flight(problem, pipeline), about_waiting(pipeline.kind)])
@@ -409,29 +409,6 @@ def _beside_expert(schedule: Schedule, expert: Schedule | None) -> str:
     if change == AS_FAST:
         return "as fast as the expert's plan"
     return f"{change} against the expert's {theirs}"
-
-
-def device_table(schedule: Schedule) -> str:
-    """Show one line for each device: ops, busy share, peak of capacity."""
-    import numpy as np
-
-    cluster = schedule.problem.cluster
-    ops = np.bincount(schedule.plan.device, minlength=cluster.n_devices)
-    rows = [["device", "ops", "busy", "", "peak memory", ""]]
-    for number, device in enumerate(cluster.devices):
-        busy, peak = float(schedule.busy_us[number]), int(schedule.peak_bytes[number])
-        available_us = schedule.makespan_us * device.lanes
-        rows.append(
-            [
-                device.label,
-                f"{ops[number]:,}",
-                ms(busy),
-                percent(busy / available_us if available_us else 0.0),
-                f"{size(peak)} of {size(device.capacity_bytes)}",
-                percent(peak / device.capacity_bytes),
-            ]
-        )
-    return table(rows, "lrrrrr")
 
 
 def _objective_change(result: Result, expert: Schedule | None) -> str:

@@ -1,4 +1,4 @@
-"""A plan in sentences: what runs where, by the names of the graph, and what limits the step."""
+"""A plan in words: what each device does, what runs where by names, and what limits the step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from enplace.machine.limits import SHORT_US, find_limits, limited_us, time_if_fr
 from enplace.machine.op_passes import backward_ops
 from enplace.names.groups import Grouping
 from enplace.names.titles import number_key
-from enplace.text import count, joined, ms, percent
+from enplace.text import count, joined, ms, percent, size
 from enplace.values.arrays import BoolArray
 from enplace.values.problem import THROUGHPUT
 from enplace.values.profile import FloatArray
@@ -24,6 +24,27 @@ MOST_NAMES, MOST_LIMITS = 8, 3
 """Most groups, or ranges of them, of a sentence, and most parts that limit a step."""
 
 _NUMBERED = re.compile(r"(.*?)(\d+)(?:–(\d+))?")
+
+
+def device_rows(schedule: Schedule) -> list[list[str]]:
+    """Return a heading, and a row for each device: ops, busy share, peak of capacity."""
+    cluster = schedule.problem.cluster
+    ops = np.bincount(schedule.plan.device, minlength=cluster.n_devices)
+    rows = [["device", "ops", "busy", "", "peak memory", ""]]
+    for number, device in enumerate(cluster.devices):
+        busy, peak = float(schedule.busy_us[number]), int(schedule.peak_bytes[number])
+        available_us = schedule.makespan_us * device.lanes
+        rows.append(
+            [
+                device.label,
+                f"{ops[number]:,}",
+                ms(busy),
+                percent(busy / available_us if available_us else 0.0),
+                f"{size(peak)} of {size(device.capacity_bytes)}",
+                percent(peak / device.capacity_bytes),
+            ]
+        )
+    return rows
 
 
 def say_where(schedule: Schedule, grouping: Grouping) -> list[str]:

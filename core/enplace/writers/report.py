@@ -18,12 +18,13 @@ from enplace.machine.pipelines.pipeline import (
 from enplace.machine.pipelines.words import (
     about_waiting,
     describe_pace,
-    device_rows,
     lacking_in_flight,
     stage_rows,
     time_rows,
 )
+from enplace.machine.pipelines.words import device_rows as pipeline_rows
 from enplace.machine.plan_words import (
+    device_rows,
     limits_title,
     name_ranges,
     say_forward,
@@ -36,7 +37,7 @@ from enplace.pictures.cluster_svg import cluster_svg
 from enplace.pictures.graph_svg import graph_svg
 from enplace.pictures.memory_svg import memory_svg
 from enplace.pictures.palette import colour_numbers
-from enplace.pictures.timeline_svg import busy_fraction, timeline_svg
+from enplace.pictures.timeline_svg import timeline_svg
 from enplace.pictures.web_page import chip, fact, page, pairs, section
 from enplace.text import (
     as_sentence,
@@ -46,7 +47,6 @@ from enplace.text import (
     joined,
     listed,
     ms,
-    percent,
     seconds,
     size,
 )
@@ -203,20 +203,16 @@ def _compared_row(title: str, each: Alternative, change: str) -> str:
 
 
 def _devices(schedule: Schedule) -> str:
-    ops = np.bincount(schedule.plan.device, minlength=schedule.problem.cluster.n_devices)
-    fractions, colours = busy_fraction(schedule), colour_numbers(schedule.problem.cluster)
-    rows = []
-    for number, device in enumerate(schedule.problem.cluster.devices):
-        peak, capacity = int(schedule.peak_bytes[number]), int(device.capacity_bytes)
-        warning = ' class="bad"' if peak > capacity else ""
-        rows.append(
-            f"<tr><td>{chip(colours[number])}{escape(device.label)}</td><td>{ops[number]:,}</td>"
-            f"<td>{ms(float(schedule.busy_us[number]))}</td><td>{percent(fractions[number])}</td>"
-            f"<td{warning}>{size(peak)} of {size(capacity)}</td>"
-            f"<td{warning}>{percent(peak / capacity)}</td></tr>"
-        )
-    head = "<tr><th>device<th>ops<th>busy<th><th>peak memory<th></tr>"
-    return f"<table>{head}{''.join(rows)}</table>"
+    head, *rows = device_rows(schedule)
+    cluster = schedule.problem.cluster
+    exceeds = (schedule.peak_bytes > cluster.capacity_bytes).tolist()
+    lines = ["".join(f"<th>{each}" for each in head)]
+    for row, colour, is_over in zip(rows, colour_numbers(cluster), exceeds, strict=True):
+        label, *cells = row
+        marks = [*[""] * 3, *[' class="bad"' * is_over] * 2]
+        marked = (f"<td{mark}>{cell}</td>" for mark, cell in zip(marks, cells, strict=True))
+        lines.append(f"<td>{chip(colour)}{escape(label)}</td>{''.join(marked)}")
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 def _about_memory(schedule: Schedule) -> list[str]:
@@ -235,7 +231,7 @@ def _pipeline(schedule: Schedule, grouping: Grouping) -> dict[str, str]:
     if found is None:
         return {}
     runs, loads_us = say_forward(schedule, grouping), device_loads_us(problem, plan)
-    (name, *head), *rows = device_rows(problem, found)
+    (name, *head), *rows = pipeline_rows(problem, found)
     devices = [[name, "runs", "load", *head]]
     for (device, *cells), where, load_us in zip(rows, runs, loads_us, strict=True):
         devices.append([device, where, ms(load_us), *cells])
