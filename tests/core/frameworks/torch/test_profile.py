@@ -336,6 +336,14 @@ def test_a_slower_kernel_than_the_roofline_takes_its_time():
     assert costs.of(slow).time_us[0] == pytest.approx(2 * costs.of(fast).time_us[0], rel=1e-3)
 
 
+def test_a_part_of_an_op_on_lists_launches_a_part_of_a_kernel_in_an_optimiser_or_not():
+    costs, work = EstimatedCosts(H100), Work(n_bytes=64)
+    alone = RecordedOp("lerp_", "", "module", OpPass.UPDATE, 0, device="cuda:0", work=work)
+    part = replace(alone, kind="_foreach_lerp_", share=0.02)
+    assert costs.of(part).time_us[0] < 0.5 * costs.of(alone).time_us[0]
+    assert costs.of(part) == costs.of(replace(part, step_call=1))
+
+
 def test_a_measured_step_on_a_gpu_is_simulated_as_long_as_it_took():
     step = on_gpu(read_step("mlp"))
     calls = {op.call for op in step.ops}

@@ -12,8 +12,9 @@ from enplace.frameworks.torch.step import INPUT, RecordedOp, Timing
 Times = tuple[float, float]
 """On a GPU and on a CPU."""
 
-UPDATE_KERNELS = 0.1
-"""Kernels that an optimiser's op launches for one parameter: it takes tens of them at once."""
+LIST_KERNELS = 0.1
+"""Kernels that an op on lists, such as an optimiser's, launches for one tensor: it takes tens of
+them at once."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,9 @@ class EstimatedCosts:
         )
         if op.place == INPUT and op.device == "cpu":
             return Cost((math.nan, 0.0))  # loaders work ahead of the GPU
-        if op.step_call:
-            # The optimiser's kernels take tens of parameters at once.
+        if op.step_call or op.share < 1:
             launched = replace(work, kernels=0)
-            shared_us = self.gpu.speed * roofline.LAUNCH_US * UPDATE_KERNELS
+            shared_us = self.gpu.speed * roofline.LAUNCH_US * LIST_KERNELS
             return Cost((roofline.gpu_us(launched, self.gpu) + shared_us, math.nan), 1.0)
         return Cost((roofline.gpu_us(work, self.gpu), math.nan), 1.0)
 
