@@ -87,7 +87,7 @@ OF_FAKES = (
     "torch.optim.optimizer._foreach_supported_types",
     "torch.utils._foreach_utils._foreach_supported_types",
 )
-"""What is replaced meanwhile."""
+"""What an estimate replaces in PyTorch."""
 
 
 @contextmanager
@@ -120,7 +120,7 @@ def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
         stack.enter_context(Sizes(answers.guesses))
         for name in ("numpy", "__array__", "tolist"):
             read = _read(name, answers)
-            for kind in (torch.Tensor, FakeTensor):  # which may have another
+            for kind in (torch.Tensor, FakeTensor):  # each may have its own
                 stack.enter_context(patch.object(kind, name, read))
         for owner in (torch.Tensor, torch.UntypedStorage):
             refused = _refuse_address(owner.data_ptr, answers)
@@ -308,8 +308,8 @@ class _Answers(TorchDispatchMode):
         self._asked[line] += 1
         if self._asked[line] > MOST_ASKED:
             raise LoadError(
-                f"{line}: it has asked for a value {MOST_ASKED:,} times, as if it waited for "
-                f"another one; in an estimate each number of a tensor is 1, so profile it on a "
+                f"{line}: it has asked for a value {MOST_ASKED:,} times, as if it were waiting "
+                f"for another; in an estimate each number of a tensor is 1, so profile it on a "
                 f"device without --estimate"
             )
         answer: bool | float | int
@@ -411,7 +411,7 @@ _ASKS = (_aten._local_scalar_dense.default, _aten.equal.default, _aten.allclose.
 
 
 MOST_ASKED = 50_000
-"""A line of a script asks for the values of fewer tensors, in loops over its data for example."""
+"""More questions than a line of a script asks, even in loops over its data."""
 
 
 def _is_of_library() -> bool:
@@ -443,7 +443,7 @@ def _unique(
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> Any:
-    """Find no value twice."""
+    """Answer as if no value came twice."""
     n = tensor.numel()
     inverse = tensor.new_empty(tensor.shape if return_inverse else (0,), dtype=torch.int64)
     counts = tensor.new_empty(n if return_counts else (0,), dtype=torch.int64)
@@ -491,7 +491,7 @@ _BY_VALUE: dict[Any, tuple[Callable[..., Any], str]] = {
 def _pad(
     data: torch.Tensor, sizes: torch.Tensor, batch_first: bool, value: float, total: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad packed sequences by other ops of PyTorch; its own reads the content of ``sizes``."""
+    """Pad packed sequences by other ops of PyTorch; its own would read ``sizes``."""
     going: list[int] = sizes.tolist()
     rest = data.shape[1:]
     padded = data.new_full((max(total, len(going)), going[0], *rest), value)
@@ -617,7 +617,7 @@ def _load_here(init: Any) -> Any:
 
 
 class _OnTheHost(TorchFunctionMode):
-    """Keeps tensors where they can be made: without CUDA, not even a fake one can be on a GPU."""
+    """Keeps tensors on the host: without CUDA, not even a fake one can be on a GPU."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
