@@ -13,6 +13,7 @@ from enplace.values.measurement import MeasuredLink
 from enplace.values.plan import LINK_POLICIES, POLICIES, Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL, Profile, make_profile
+from enplace.values.schedule import Schedule
 
 GIB = 1 << 30
 
@@ -200,6 +201,13 @@ def as_training(problem: Problem) -> Problem:
         "update" * (op in last) or "gradients" * (op in backward) for op in range(profile.n_ops)
     ]
     return replace(problem, measured_profile=replace(profile, scopes=tuple(scopes)))
+
+
+def device_names(schedule: Schedule) -> dict[str, str]:
+    """Return the name of each op's device, by the op's name."""
+    names = [device.name for device in schedule.problem.cluster.devices]
+    places = zip(schedule.problem.profile.op_names, schedule.plan.device, strict=True)
+    return {op: names[device] for op, device in places}
 
 
 @st.composite

@@ -10,13 +10,7 @@ from enplace.frameworks.tensorflow.device_names import device_names as tensorflo
 from enplace.frameworks.tensorflow.snippet import python_snippet
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.result import Result
-from enplace.values.schedule import Schedule
-
-
-def device_names(schedule: Schedule) -> dict[str, str]:
-    names = [device.name for device in schedule.problem.cluster.devices]
-    places = zip(schedule.problem.profile.op_names, schedule.plan.device, strict=True)
-    return {op: names[device] for op, device in places}
+from problems import device_names
 
 
 def run_snippet(source: str, monkeypatch: pytest.MonkeyPatch) -> dict:

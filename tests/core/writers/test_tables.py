@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 from enplace.machine import simulate
 from enplace.values.problem import Problem
 from enplace.values.result import Result
-from enplace.values.schedule import Schedule
 from enplace.writers.table_csv import table_csv
-from problems import cluster_of, plan_of, profile_of
-
-
-def device_names(schedule: Schedule) -> dict[str, str]:
-    names = [device.name for device in schedule.problem.cluster.devices]
-    places = zip(schedule.problem.profile.op_names, schedule.plan.device, strict=True)
-    return {op: names[device] for op, device in places}
+from problems import cluster_of, device_names, plan_of, profile_of
 
 
 def test_csv_lists_every_op_once_in_the_order_of_its_device(middle):

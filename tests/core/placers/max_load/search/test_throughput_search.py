@@ -20,9 +20,6 @@ from enplace.placers.max_load.search.throughput_search import search_anywhere, s
 from enplace.placers.max_load.table.dp import partition_along_order, partition_exactly
 from enplace.placing.stop import Stop
 from enplace.placing.stopwatch import Stopwatch
-from enplace.readers import read_profile
-from enplace.readers.clusters import cluster_from
-from enplace.readers.samples import samples
 from enplace.values.problem import Problem
 from problems import cluster_of, on_own_chips, planned_problems, profile_of
 
@@ -35,13 +32,6 @@ STOP = Stop(600.0, clock=Stopwatch(lambda: 0.0))
 """A time limit by a clock that stands still."""
 
 DRAWN = tiny_problems(most_gpus=2, slower=(1.0, 1.0, 3.0), pinned=True)
-
-
-@pytest.fixture(scope="module")
-def bert():
-    """BERT-3, training, operators."""
-    profile = read_profile(next(s.path for s in samples() if s.name == "bert-3-training"))
-    return Problem(profile, cluster_from("from-file", profile))
 
 
 def placements(problem):

@@ -24,24 +24,15 @@ from enplace.placing.options import load_values
 from enplace.placing.rebalance import TIE
 from enplace.placing.small import Placements
 from enplace.placing.stopwatch import Stopwatch
-from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.dnn_partitioning import read_dnn_partitioning
 from enplace.readers.registry import Content
-from enplace.readers.samples import samples
 from enplace.values.constraints import Constraints
 from enplace.values.load_rule import LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from enplace.values.rivals import ALL
 from problems import cluster_of, profile_of
-
-
-@pytest.fixture(scope="module")
-def bert():
-    """BERT-3, training, operators: Table 1 of the paper."""
-    profile = read_profile(next(s.path for s in samples() if s.name == "bert-3-training"))
-    return Problem(profile, cluster_from("from-file", profile))
 
 
 def test_optimum_and_number_of_ideals_match_table_1(bert):
