@@ -104,6 +104,13 @@ def test_a_second_link_for_a_pair_is_refused() -> None:
         cluster_from_json(data)
 
 
+@pytest.mark.parametrize(("key", "kind"), [("links", "a list"), ("default_links", "an object")])
+def test_a_mistake_in_a_cluster_inside_a_file_is_located(key: str, kind: str) -> None:
+    data = cluster_file() | {key: 1}
+    with pytest.raises(EnplaceError, match=rf"^project\.json\.cluster\.{key}: must be {kind}"):
+        cluster_from_json(data, "project.json.cluster")
+
+
 def test_every_preset_says_where_the_figures_of_its_links_come_from():
     told = re.compile("assumed|constants")
     assert [name for name, each in presets().items() if not told.search(each.description)] == []
