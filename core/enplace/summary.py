@@ -326,6 +326,9 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
         head += f", after {seconds(result.compile_seconds)} of compiling"
     lines = _objective_lines(result)
     lines += [["replicas", "", listed(names)] for names in _replicas(schedule).get("replicas", [])]
+    if plan.recompute:
+        where = [problem.cluster.devices[device].label for device in plan.recompute]
+        lines.append(["computes again", "", listed(where)])
     lines += _layer_lines(schedule, whole)
     pipeline = fill_pipeline(problem, plan)
     lines += _pipeline_lines(schedule, pipeline)

@@ -178,7 +178,7 @@ def test_numbers_of_samples_are_compared(enplace, folder):
     assert enplace(*asked, "1,x").status == 2
 
 
-def test_a_run_refuses_to_recompute(enplace, folder):
+def test_a_run_refuses_to_recompute_and_a_simulation_says_where(enplace, folder):
     throughput(enplace, "-o", "plan.json")
     plan = json.loads((folder / "plan.json").read_text())
     plan["facts"]["recompute"] = [1]
@@ -187,6 +187,8 @@ def test_a_run_refuses_to_recompute(enplace, folder):
     done = enplace("run", "train.py", "plan.json", "--profile", "p.json", "--trust")
     assert done.status == 2
     assert "recomputes activations on GPU 1" in done.err
+    words = enplace("simulate", "p.json", "plan.json").out.split()
+    assert " computes again GPU 1 " in " ".join(words)
 
 
 def test_a_plan_whose_pipeline_does_not_fit_ends_with_1(enplace, folder):
