@@ -226,6 +226,8 @@ class Verification:
         start = "Runs as planned" if self.as_planned else "Does not run as planned"
         found = f"{start}: {self.n_as_planned} of {count(len(self.checks), 'plan')}"
         found += f", {self.n_bit_equal} bit-equal" * bool(self.n_as_planned)
+        rounded = sum(c.as_planned and c.run is not None and c.run.differs for c in self.checks)
+        found += f", {rounded} within rounding" * bool(rounded)
         if self.error is None:
             return f"{found}."
         return f"{found}, median |predicted − measured| {percent(self.error)} of the measured step."
