@@ -16,7 +16,7 @@ from enplace.values.problem import Problem, split_problem
 from enplace.values.splits import RECOMPUTE, Split
 from enplace.writers import write_project
 from enplace_studio.files import session
-from enplace_studio.model.document import PlanEntry
+from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.model.method_facts import why_not_for
 from enplace_studio.model.open_project import start_project
 from enplace_studio.model.plan_facts import why_stale
@@ -182,7 +182,7 @@ def test_the_gap_of_a_plan_that_keeps_ops_whole_says_so_beside_one_that_splits_t
     assert not any("whole" in note or note == "optimal" for note in notes["OS-DPOS"])
 
 
-def test_a_project_opens_with_a_plan_that_computes_ops_again(tmp_path):
+def test_a_project_opens_with_a_plan_that_computes_ops_again(tmp_path, opener):
     profile = profile_of(
         {"x": 1, "h": 10, "loss": 10, "gradients/h": 10},
         [("x", "h", 8), ("h", "loss", 8), ("loss", "gradients/h", 8), ("h", "gradients/h", 8)],
@@ -200,3 +200,9 @@ def test_a_project_opens_with_a_plan_that_computes_ops_again(tmp_path):
     assert len(project.grouping.group) == project.problem.profile.n_ops
     (fact,) = split_facts(project.model.profile, project.current.schedule)
     assert (fact.op, fact.how, count_splits([fact])) == ("h", "computed again", "1 recomputed op")
+    document = Document()
+    document.open(project)
+    view = opener(InspectorView, document, 300, 500)
+    assert ("h", "again in 0.010 ms") in [
+        (each.left, each.right) for each in view.findChildren(Line)
+    ]

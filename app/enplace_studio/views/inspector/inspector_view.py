@@ -68,6 +68,8 @@ from enplace_studio.widgets.tables import copy_on_request
 LEAST_PX, USUAL_PX = 200, 300
 """Least height with and without a selection; the first has the devices and what to do."""
 MOST_SPLITS = 6
+_TAKES = {"offloaded op": "fetched in", "recomputed op": "again in"}
+"""What the time of an op is that is not split; the heading says the rest."""
 MOST_LIMITS = 10
 MOST_REASONS = 4
 """Most devices for which the effect of a move is explained; the others have it in their tips."""
@@ -350,9 +352,13 @@ class InspectorView(ScrollPanel):
         """Show the longest ops that the plan splits or does not keep, and a button for all."""
         self._add_heading(count_splits(found))
         for fact in found[:MOST_SPLITS]:
-            value = f"{ms(fact.time_us)}  →  {fact.how}"
+            took, end = ms(fact.time_us), Qt.TextElideMode.ElideLeft
+            if fact.noun in _TAKES:
+                value = f"{_TAKES[fact.noun]} {took}"
+                self._shows.addWidget(Line(fact.op, value, f"{fact.op}: {value}", elide=end))
+                continue
+            value = f"{took}  →  {fact.how}"
             # The end of a name identifies op and layer, so the name has a line of its own.
-            end = Qt.TextElideMode.ElideLeft
             self._shows.addWidget(Line(fact.op, "", fact.op, elide=end))
             self._shows.addWidget(Line("", value, f"{fact.op}: {value}"))
         self.buttons["splits"] = self._add_link(

@@ -123,10 +123,11 @@ class LiveCard(QFrame):
 
     def _elapsed(self, search: SearchRecord) -> str:
         job, spent = search.job, seconds(search.seconds)
-        limited = job.time_limit_s is not None and self._solver.searches(job.method)
+        limit_s = job.time_limit_s if self._solver.searches(job.method) else None
         estimated = f"{ESTIMATED}, " if job.problem.profile.measured.estimated else ""
         other = other_machine(self._document.project, job)
-        spent = f"{spent} of {job.time_limit_s:.0f} s" if limited else spent
+        if limit_s is not None and search.seconds <= limit_s:  # it does not count compiling
+            spent += f" of {limit_s:.0f} s"
         return estimated + (f"{other}, {spent}" if other else spent)
 
     def _show_standing(self, best_us: float | None, expert_us: float | None, per: str) -> None:
