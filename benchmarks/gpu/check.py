@@ -31,6 +31,7 @@ from enplace.frameworks.registry import frameworks
 from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
 from enplace.frameworks.source import source_of
 from enplace.machine import simulate
+from enplace.text import ms, percent, size
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -51,6 +52,12 @@ STEPS, WARM_UPS = 30, 10
 ENOUGH_S = 360
 """After so long, no model of TensorFlow is begun, so that all ends within eight minutes."""
 USUAL_GPU_BYTES = 80 << 30
+SHOWN = {
+    ms: ("step_us", "simulated_us", "estimated_us"),
+    percent: ("busy", "simulated_busy", "estimated_busy"),
+    size: ("peak_bytes", "simulated_peak_bytes", "estimated_peak_bytes"),
+}
+"""How the page shows what is measured, simulated and estimated."""
 
 
 def main() -> int:
@@ -255,29 +262,13 @@ def page(machine: dict[str, Any], rows: dict[str, Any]) -> str:
     ]
     for name, row in rows.items():
         cells = [name, f"{row.get('ops', 0):,}"]
-        cells += [ms(row.get(key)) for key in ("step_us", "simulated_us", "estimated_us")]
-        cells += [share(row.get(key)) for key in ("busy", "simulated_busy", "estimated_busy")]
-        keys = ("peak_bytes", "simulated_peak_bytes", "estimated_peak_bytes")
-        cells += [gib(row.get(key)) for key in keys]
+        for show, keys in SHOWN.items():
+            found = [row.get(key) for key in keys]
+            cells += ["" if value is None else show(value) for value in found]
         lines.append(f"| {' | '.join(cells)} |")
     lines += [f"\n{machine['left_out']}"] if machine.get("left_out") else []
     lines += [f"\n{name}: {row['failed']}" for name, row in rows.items() if "failed" in row]
     return "\n".join(lines) + "\n"
-
-
-def ms(time_us: float | None) -> str:
-    """Show a time."""
-    return "" if time_us is None else f"{time_us / 1e3:.2f} ms"
-
-
-def share(value: float | None) -> str:
-    """Show a share."""
-    return "" if value is None else f"{100 * value:.0f} %"
-
-
-def gib(n_bytes: float | None) -> str:
-    """Show a size."""
-    return "" if n_bytes is None else f"{n_bytes / 2**30:.2f} GiB"
 
 
 if __name__ == "__main__":
