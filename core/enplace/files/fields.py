@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
 from enplace.errors import FileError
@@ -119,6 +120,21 @@ def is_object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise FileError(f"{_at(where)}must be an object, not {shown(value)}")
     return value
+
+
+def each_object(
+    obj: dict[str, Any], key: str, where: str, default: list[Any] | None = None
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Go through a list of objects; give each with its place in the file; see :func:`take`.
+
+    Raises
+    ------
+    FileError
+        Also if one is anything else.
+    """
+    for i, value in enumerate(take(obj, key, list, where, default)):
+        place = f"{where}.{key}[{i}]" if where else f"{key}[{i}]"
+        yield is_object(value, place), place
 
 
 def shown(value: Any) -> str:

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from enplace.errors import ClusterError, FileError
-from enplace.files.fields import check_format, is_object, number, only, shown, take
+from enplace.files.fields import check_format, each_object, is_object, number, only, shown, take
 from enplace.files.records import read_record
 from enplace.text import UNPRINTABLE
 from enplace.values.cluster import MAX_DEVICES, MOST_LINK_COST, Cluster, Device, Link
@@ -59,7 +59,7 @@ def cluster_from_json(data: Any, where: str = "") -> Cluster:
     kinds = {device.name: device.kind for device in devices}
     if len(kinds) < len(devices):
         raise ClusterError(f"{at}devices: a name is used twice; device names must be unique")
-    links = _links(obj, kinds, at)
+    links = _links(obj, kinds, where)
     channels = _channels(obj, where, links)
     number_of = {name: i for i, name in enumerate(kinds)}
     channel_of = {name: i for i, name in enumerate(channels)}
@@ -104,18 +104,17 @@ def _device(value: Any, where: str) -> Device:
         raise ClusterError(f"{where}: {error}") from None
 
 
-def _links(obj: dict[str, Any], kinds: dict[str, str], at: str) -> dict[tuple[str, str], Any]:
+def _links(obj: dict[str, Any], kinds: dict[str, str], where: str) -> dict[tuple[str, str], Any]:
     """Find the link of every pair that the file names or its defaults cover, in a fixed order."""
     named: dict[tuple[str, str], Any] = {}
-    for i, value in enumerate(take(obj, "links", list, at, [])):
-        place = f"{at}links[{i}]"
-        link = is_object(value, place)
+    for link, place in each_object(obj, "links", where, []):
         only(link, _LINK_KEYS | {"from", "to", "both_ways"}, place)
         for pair in _pairs(link, place, kinds):
             if pair in named:
                 raise FileError(f"{place}: a second link from {pair[0]} to {pair[1]}; keep one")
             named[pair] = _link(link, place, pair)
-    defaults = take(obj, "default_links", dict, at, {})
+    at = f"{where}." if where else ""
+    defaults = take(obj, "default_links", dict, where, {})
     only(defaults, set(KIND_PAIRS), f"{at}default_links")
     links: dict[tuple[str, str], Any] = {}
     n_named = 0

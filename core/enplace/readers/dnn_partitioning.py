@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import DanglingEdgeError, DuplicateOpError, EnplaceWarning, FileError
-from enplace.files.fields import is_object, number, shown, take, whole
+from enplace.files.fields import each_object, number, shown, take, whole
 from enplace.readers.registry import Content, reader
 from enplace.text import count
 from enplace.values.cluster import Cluster, Device, Link
@@ -84,14 +84,12 @@ def read_dnn_partitioning(content: Content) -> Profile:
         If the costs are a thousand times too small for their sizes, as in the paper's layer files.
     """
     data = content.fields
-    nodes = [_node(value, f"nodes[{i}]") for i, value in enumerate(take(data, "nodes", list, ""))]
+    nodes = [_node(node, where) for node, where in each_object(data, "nodes", "")]
     index = {node["id"]: i for i, node in enumerate(nodes)}
     if len(index) < len(nodes):
         double = Counter(node["id"] for node in nodes).most_common(1)[0][0]
         raise DuplicateOpError(f"nodes: two have the id {shown(double)}; ids must be unique")
-    edges = [
-        _edge(value, f"edges[{i}]", index) for i, value in enumerate(take(data, "edges", list, ""))
-    ]
+    edges = [_edge(edge, where, index) for edge, where in each_object(data, "edges", "")]
     rate = _rate(edges)
     names = _unique_names(nodes)
     return make_profile(
@@ -114,8 +112,7 @@ def read_dnn_partitioning(content: Content) -> Profile:
     )
 
 
-def _node(value: Any, where: str) -> dict[str, Any]:
-    node = is_object(value, where)
+def _node(node: dict[str, Any], where: str) -> dict[str, Any]:
     supported = _flag(node, "supportedOnFpga", where, True)
     colour = node.get("colorClass")
     if not (colour is None or type(colour) in (int, str)):
@@ -141,8 +138,7 @@ def _flag(node: dict[str, Any], key: str, where: str, default: bool) -> bool:
     return bool(value)
 
 
-def _edge(value: Any, where: str, index: dict[int, int]) -> dict[str, Any]:
-    edge = is_object(value, where)
+def _edge(edge: dict[str, Any], where: str, index: dict[int, int]) -> dict[str, Any]:
     ends = []
     for key in ("sourceId", "destId"):
         node = whole(edge, key, where, low=-(2**53), high=2**53)

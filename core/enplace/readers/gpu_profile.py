@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import DanglingEdgeError, FileError
-from enplace.files.fields import check_format, is_object, number, shown, take, whole
+from enplace.files.fields import check_format, each_object, is_object, number, shown, take, whole
 from enplace.names.scopes import scopes_of
 from enplace.readers.calibration import calibrate
 from enplace.readers.colocation import colocation_groups
@@ -73,7 +73,7 @@ def read_gpu_profile(content: Content) -> Profile:
     """
     data = content.fields
     check_format({"format": data.get("schema")}, NAME, VERSION)
-    nodes = [_node(value, i) for i, value in enumerate(take(data, "nodes", list, ""))]
+    nodes = [_node(*each, i) for i, each in enumerate(each_object(data, "nodes", ""))]
     edges = _edges(take(data, "edges", list, ""), nodes)
     cluster = _cluster(data, nodes)
     profile = make_profile(
@@ -98,9 +98,7 @@ def _name(data: dict[str, Any]) -> str:
     return "_".join(part for part in parts if isinstance(part, str) and part) or "model"
 
 
-def _node(value: Any, index: int) -> dict[str, Any]:
-    where = f"nodes[{index}]"
-    node = is_object(value, where)
+def _node(node: dict[str, Any], where: str, index: int) -> dict[str, Any]:
     if node.get("id", index) != index:
         raise FileError(
             f"{where}.id: must be {index}, its place in the list, not {shown(node['id'])}"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import FileError
-from enplace.files.fields import check_format, is_object, number, shown, take, whole
+from enplace.files.fields import check_format, each_object, is_object, number, shown, take, whole
 from enplace.files.json_text import parse_json
 from enplace.files.reading import naming, read_bytes
 from enplace.machine.check_claims import check_claims
@@ -211,9 +211,7 @@ def _load(path: str | os.PathLike[str]) -> dict[str, Any]:
 def _placements(data: dict[str, Any], index: Mapping[str, int], cluster: str) -> dict[str, int]:
     """Read the device number of each op, by name, in the order of the file."""
     found: dict[str, int] = {}
-    for i, value in enumerate(take(data, "ops", list, "")):
-        place = f"ops[{i}]"
-        entry = is_object(value, place)
+    for entry, place in each_object(data, "ops", ""):
         op = take(entry, "op", str, place)
         if op in found:
             raise FileError(f"{place}: op {shown(op)} is placed twice; keep one line")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from enplace.files.fields import is_object, only, take, whole
+from enplace.files.fields import each_object, only, take, whole
 from enplace.values.splits import Split
 
 MAX_PARTS = 256
@@ -20,9 +20,7 @@ def splits_from_json(data: dict[str, Any], where: str = "") -> tuple[Split, ...]
         If an entry is damaged.
     """
     found = []
-    for i, value in enumerate(take(data, "splits", list, where, [])):
-        place = f"{where}.splits[{i}]" if where else f"splits[{i}]"
-        entry = is_object(value, place)
+    for entry, place in each_object(data, "splits", where, []):
         only(entry, {field.name for field in fields(Split)}, place)
         op, dimension = (take(entry, key, str, place) for key in ("op", "dimension"))
         n_parts = whole(entry, "parts", place, low=2, high=MAX_PARTS)

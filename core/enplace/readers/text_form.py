@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import DanglingEdgeError, DuplicateOpError, FileError
-from enplace.files.fields import check_format, is_object, number, only, shown, take, whole
+from enplace.files.fields import check_format, each_object, number, only, shown, take, whole
 from enplace.readers.measurement import measurement_from_json
 from enplace.readers.registry import Content, reader
 from enplace.values.columns import Column
@@ -52,18 +52,14 @@ def read_text_form(content: Content) -> Profile:
     data = content.fields
     check_format(data, NAME, VERSION)
     only(data, {"format", "name", "ops", "edges", "holds", "shares", "measured"}, "")
-    ops = [_op(value, f"ops[{i}]") for i, value in enumerate(take(data, "ops", list, ""))]
+    ops = [_op(op, where) for op, where in each_object(data, "ops", "")]
     index = {op["name"]: i for i, op in enumerate(ops)}
     if len(index) < len(ops):
         double = next(op["name"] for i, op in enumerate(ops) if index[op["name"]] != i)
         raise DuplicateOpError(f"ops: two are called {shown(double)}; op names must be unique")
-    edges = [
-        _edge(value, f"edges[{i}]", index) for i, value in enumerate(take(data, "edges", list, ""))
-    ]
-    held = enumerate(take(data, "holds", list, "", []))
-    holds = [_hold(value, f"holds[{i}]", index) for i, value in held]
-    shared = enumerate(take(data, "shares", list, "", []))
-    shares = [_share(value, f"shares[{i}]", index) for i, value in shared]
+    edges = [_edge(edge, where, index) for edge, where in each_object(data, "edges", "")]
+    holds = [_hold(hold, where, index) for hold, where in each_object(data, "holds", "", [])]
+    shares = [_share(share, where, index) for share, where in each_object(data, "shares", "", [])]
     columns: dict[str, Any] = {
         label: [op[column.key] for op in ops] for label, column in OP_COLUMNS.items()
     }
@@ -80,8 +76,7 @@ def read_text_form(content: Content) -> Profile:
     )
 
 
-def _op(value: Any, where: str) -> dict[str, Any]:
-    op = is_object(value, where)
+def _op(op: dict[str, Any], where: str) -> dict[str, Any]:
     only(op, OP_KEYS, where)
     name = take(op, "name", str, where)
     values = {
@@ -128,8 +123,7 @@ _READ: dict[str, Callable[[Column, dict[str, Any], str], Any]] = {
 """Keys that hold more than a text or a number."""
 
 
-def _edge(value: Any, where: str, index: dict[str, int]) -> tuple[int, int, int, int]:
-    edge = is_object(value, where)
+def _edge(edge: dict[str, Any], where: str, index: dict[str, int]) -> tuple[int, int, int, int]:
     only(edge, EDGE_KEYS, where)
     ends = [_end(edge, key, where, index) for key in ("src", "dst")]
     output = whole(edge, "output", where, 0, low=CONTROL, high=1 << 31)
@@ -138,15 +132,13 @@ def _edge(value: Any, where: str, index: dict[str, int]) -> tuple[int, int, int,
     return ends[0], CONTROL if control else output, ends[1], size
 
 
-def _hold(value: Any, where: str, index: dict[str, int]) -> tuple[int, int, int]:
-    hold = is_object(value, where)
+def _hold(hold: dict[str, Any], where: str, index: dict[str, int]) -> tuple[int, int, int]:
     only(hold, HOLD_KEYS, where)
     source, until = (_end(hold, key, where, index) for key in ("src", "until"))
     return source, whole(hold, "output", where, 0, high=1 << 31), until
 
 
-def _share(value: Any, where: str, index: dict[str, int]) -> tuple[int, int, int, int]:
-    share = is_object(value, where)
+def _share(share: dict[str, Any], where: str, index: dict[str, int]) -> tuple[int, int, int, int]:
     only(share, SHARE_KEYS, where)
     source, base = (_end(share, key, where, index) for key in ("src", "of"))
     output, number = (whole(share, key, where, 0, high=1 << 31) for key in ("output", "of_output"))

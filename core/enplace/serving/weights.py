@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from enplace.errors import FileError, file_error
-from enplace.files.fields import check_format, is_object, only, shown, take, whole
+from enplace.files.fields import check_format, each_object, is_object, only, shown, take, whole
 from enplace.files.json_text import LITTLE_MEMORY_BYTES, parse_json
 from enplace.files.reading import naming, open_to_read, read_bytes
 from enplace.serving.gguf import MOST_TENSORS, read_gguf
@@ -256,13 +256,12 @@ def _read_list(place: Path) -> Weights:
         config = take(content, "config", dict, "")
         n_layers = whole(config, "num_hidden_layers", "config", low=1, high=MOST_LAYERS)
         tensors: list[Tensor] = []
-        for i, value in enumerate(take(content, "tensors", list, "")):
-            entry = is_object(value, f"tensors[{i}]")
-            name = take(entry, "name", str, f"tensors[{i}]")
+        for entry, where in each_object(content, "tensors", ""):
+            name = take(entry, "name", str, where)
             numbers: Iterable[int] = range(n_layers) if "*" in name else (0,)
             names = [name.replace("*", f"{number}") for number in numbers]
             if len(tensors) + len(names) > MOST_TENSORS:
-                raise FileError(f"tensors[{i}]: over {MOST_TENSORS:,} tensors; describe fewer")
+                raise FileError(f"{where}: over {MOST_TENSORS:,} tensors; describe fewer")
             tensors += [_described(each, entry, {"name", "dtype", "shape"}) for each in names]
         name = take(content, "name", str, "", place.stem)
     return _gathered(place, name, tensors, config)
