@@ -203,7 +203,7 @@ def fitted_name(text: str, font: QFont, width: float, families: Collection[str])
     """Elide a name before its number; ``head 8–15``, if there are more heads, is only numbers."""
     shown, numbered = fitted(text, font, width), _NUMBERED.fullmatch(text)
     stem, _, number = text.rpartition(" ")
-    if shown != text and " " in stem and number[:1].isdigit():
+    if shown != text and stem and number[:1].isdigit():
         metrics = QFontMetricsF(font)
         room = width - metrics.horizontalAdvance(f" {number}")
         stem = metrics.elidedText(stem, Qt.TextElideMode.ElideRight, room)
@@ -216,7 +216,7 @@ def fitted_name(text: str, font: QFont, width: float, families: Collection[str])
 @lru_cache(maxsize=4)
 def families_of(texts: tuple[str, ...]) -> frozenset[str]:
     """Find what several names share before their numbers."""
-    numbered = [(text, _NUMBERED.fullmatch(text)) for text in texts]
+    numbered = [(text, _NUMBERED.fullmatch(text)) for text in set(texts)]
     stems = Counter(text.removesuffix(found[1]) for text, found in numbered if found)
     return frozenset(stem for stem, n in stems.items() if n > 1)
 

@@ -839,14 +839,16 @@ def test_a_group_opens_with_all_its_ops_in_view(view):
 
 def test_a_card_that_is_too_narrow_keeps_the_numbers_that_tell_it_from_its_neighbours(qapp):
     font = theme.font(12)
-    families = families_of(("head 8–15", "head 16–23", "gradients of softmax 2", "embedding 1"))
+    texts = ("head 8–15", "head 16–23", "gradients of softmax 2", "embedding 1", "embedding 1")
+    families = families_of(texts)
 
     def narrow(text: str) -> str:
         return fitted_name(text, font, QFontMetricsF(font).horizontalAdvance(text) - 2, families)
 
     assert fitted_name("head 8–15", font, 1000, families) == "head 8–15"
     assert narrow("head 8–15") == "8–15"
-    assert narrow("embedding 1").startswith("emb"), "there is only one"
+    assert narrow("embedding 1").startswith("emb"), "it has no neighbour of another number"
+    assert narrow("embedding 1").endswith("… 1")
     assert narrow("gradients of softmax 2").startswith("grad")
     assert narrow("layer normalization 1.2").endswith("… 1.2")
 
