@@ -41,6 +41,9 @@ MOST_PARTS = 64
 MOST_TIMES = (1.5, 2, 4)
 """How many times as many GPUs are tried after one more."""
 
+NUMBERS_S = 5.0
+"""Seconds for finding the least number of GPUs on which a pipeline fits."""
+
 _UPDATES = "The updates count with the time that they take now, though they move fewer bytes."
 
 _LINKED = "Links that the cluster does not describe are assumed to be PCIe 4, as in 'pcie-2'."
@@ -268,7 +271,8 @@ def _more_cards(
     about = _LINKED if n == 1 else ""
     wanted = [(k, False) for k in sorted({n + 1, *(math.ceil(times * n) for times in MOST_TIMES)})]
     if plain.objective == THROUGHPUT:
-        found = find_mends(_with_room(problem, cluster), options.load_rule)
+        stop = options.stop.until(options.seconds + NUMBERS_S)
+        found = find_mends(_with_room(problem, cluster), options.load_rule, stop)
         wanted = [(fit.n_gpus, fit.recompute) for fit in found if fit.n_gpus > n] or wanted
     for k, recompute in wanted:
         if k + len(cluster.cpus) > MAX_DEVICES:

@@ -7,7 +7,9 @@ sample. If there is no contiguous partition at all, all ops that can go to the f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.stages import visits_again
@@ -109,7 +111,8 @@ def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     ``max-load-dp``.
     """
     plan = _partition_plan(problem, "max-load-dpl", options, along_order=True)
-    return _with_mend(problem, plan, options)
+    mend = partial(describe_mend, problem, options.load_rule, options.stop.limited(PROGRAM_S))
+    return _with_mend(problem, plan, options, mend)
 
 
 @placer(
@@ -186,25 +189,28 @@ def _search_plan(
     problem: Problem, method: str, options: PlaceOptions, goal: Goal, share: float = DP_SHARE
 ) -> Plan:
     """Make a plan from a partition, which gets a share of the time, and from other searches."""
-    stop = options.stop.limited(PROGRAM_S).within(share)
-    plan = _partition_plan(problem, method, replace(options, stop=stop))
-    if NOTHING_FITS in plan.note:  # remembered for the note, which is written after the time limit
-        describe_mend(problem, options.load_rule)
+    stop = options.stop.limited(PROGRAM_S)
+    plan = _partition_plan(problem, method, replace(options, stop=stop.within(share)))
+    mend = cache(partial(describe_mend, problem, options.load_rule, stop))
+    if NOTHING_FITS in plan.note or plan.pace_us:  # for the note in the end, while there is time
+        mend()
     apart = next((note for note in (NO_V, NO_TURNS) if note in plan.note), "")
     if NOTHING_FITS in plan.note or not visits_again(problem, plan):
         plan = improve(problem, plan, options, goal)
         if apart not in plan.note:
             plan = plan.with_notes(plan.note, apart, separator="; ")
-    return _with_mend(problem, plan, options)
+    return _with_mend(problem, plan, options, mend)
 
 
-def _with_mend(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
+def _with_mend(
+    problem: Problem, plan: Plan, options: PlaceOptions, describe: Callable[[], str]
+) -> Plan:
     """Add what would let the pipeline fit, where none does, or only at a much slower pace."""
     if NOTHING_FITS in plan.note:
-        mend = describe_mend(problem, options.load_rule) or MAY_MEND
+        mend = describe() or MAY_MEND
         return replace(plan, note=plan.note.replace(NOTHING_FITS, f"{NOTHING_FITS}; {mend}"))
     chosen = plan.device, options.load_rule, plan.replicas, plan.recompute
     if plan.pace_us > MUCH * max_load_us(problem, *chosen):
-        mend = describe_mend(problem, options.load_rule)
+        mend = describe()
         return plan.with_notes(plan.note, mend and f"at full pace, {mend}", separator="; ")
     return plan

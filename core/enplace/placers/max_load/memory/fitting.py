@@ -130,7 +130,7 @@ def find_fitting(
             cut = replace(cut, bound_us=free.bound_us, note=free.note)
             if np.isinf(found.load_us) or _find_excess(problem, cut, rule) <= 1.0:
                 found = slow_down(problem, cut, rule, below=found)
-    if found.load_us > free.load_us * (1 + PLAINLY):
+    if found.load_us > free.load_us * (1 + PLAINLY) and not stopped():
         for cut in list_every_cut(problem, rule):
             if stopped():
                 break

@@ -6,9 +6,8 @@ What is said of a cut was simulated, on the GPUs that there are or on more like 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
 from itertools import combinations, compress, product
 from math import comb
 from typing import NamedTuple
@@ -26,6 +25,7 @@ from enplace.placers.max_load.memory.passing import find_passing
 from enplace.placers.max_load.table.dp import Partition, build_task, chains
 from enplace.placing.candidates import all_on_one, unordered
 from enplace.placing.settle import settle
+from enplace.placing.stop import never
 from enplace.text import size
 from enplace.values.arrays import inverse
 from enplace.values.cluster import MAX_DEVICES, Cluster
@@ -33,6 +33,8 @@ from enplace.values.cluster_variants import THROUGH_HOST, with_gpus
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
+
+Stopped = Callable[[], bool]
 
 MOST_TIMES = 4
 """The most GPUs that are tried, as a multiple of those that there are."""
@@ -102,15 +104,16 @@ class PipelineFit(NamedTuple):
     most_bytes: int
 
 
-def find_mends(problem: Problem, rule: LoadRule) -> list[PipelineFit]:
+def find_mends(problem: Problem, rule: LoadRule, stopped: Stopped) -> list[PipelineFit]:
     """Find what lets a pipeline fit: recomputation on the GPUs that there are, or more GPUs.
 
     Of numbers of GPUs, the least is found without recomputation, and with it if that needs fewer.
-    Empty if none is known: in inputs of 2020, with replicas, or without a backward pass.
+    Empty if none is known: in inputs of 2020, with replicas, or without a backward pass; and if
+    stopped before one is found.
     """
-    if not _is_known(problem, rule):
+    if not _is_known(problem, rule) or stopped():
         return []
-    row, n = _Row(problem, rule), len(problem.cluster.gpus)
+    row, n = _Row(problem, rule, stopped), len(problem.cluster.gpus)
     again = None if rule.recompute else row.find_number(n, n, recompute=True)
     if again is not None:
         return [again]
@@ -119,10 +122,9 @@ def find_mends(problem: Problem, rule: LoadRule) -> list[PipelineFit]:
     return [*filter(None, [kept, row.find_number(n, most, recompute=True)])]
 
 
-@lru_cache(maxsize=4)
-def describe_mend(problem: Problem, rule: LoadRule) -> str:
+def describe_mend(problem: Problem, rule: LoadRule, stopped: Stopped = never) -> str:
     """Say with how many such GPUs a pipeline would fit, or that it would if it recomputes."""
-    found = find_mends(problem, rule)
+    found = find_mends(problem, rule, stopped)
     if found and found[0].n_gpus == len(problem.cluster.gpus) and found[0].recompute:
         return f"it would fit with --recompute ({size(found[0].most_bytes)} at most on each GPU)"
     ways = [
@@ -136,8 +138,8 @@ def describe_mend(problem: Problem, rule: LoadRule) -> str:
 class _Row:
     """The nodes of a problem in one order, with their bytes."""
 
-    def __init__(self, problem: Problem, rule: LoadRule) -> None:
-        self._problem, self._rule = problem, rule
+    def __init__(self, problem: Problem, rule: LoadRule, stopped: Stopped = never) -> None:
+        self._problem, self._rule, self._stopped = problem, rule, stopped
         task = build_task(problem, replace(rule, pipeline="1f1b"))
         order = next(iter(chains(task, 1, 0))).added
         self._place = inverse(order)
@@ -163,6 +165,8 @@ class _Row:
         """Find the least number of GPUs with which a pipeline fits when it is simulated."""
         cluster, tries = self._problem.cluster, 0
         for n in range(least, min(most, MAX_DEVICES - len(cluster.cpus)) + 1):
+            if self._stopped():
+                return None
             stage_of, share = self.cut(n, recompute=recompute)
             if share > SLACK:
                 continue
