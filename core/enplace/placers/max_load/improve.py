@@ -277,13 +277,9 @@ class _Improver:
         return True
 
     def _lacking(self, plan: Plan) -> tuple[float, float]:
-        """Return by how much a plan exceeds the memory: a step or, if it fits, a full pipeline.
-
-        Pipelines whose step does not fit would be simulated in vain, and may have so many stages
-        that it takes minutes.
-        """
+        """Return by how much a plan exceeds the memory: a step, and a full pipeline."""
         excess = float(simulate(self.problem, plan).excess_bytes)
-        if excess > 0 or not self.counts_samples:
+        if not self.counts_samples:
             return excess, 0.0
         chosen = plan.device, self.rule, plan.replicas, plan.recompute, plan.pace_us, plan
         return excess, max(0.0, find_fullest(self.problem, *chosen) - 1.0)
@@ -295,7 +291,7 @@ class _Improver:
             return plan, lacks
         for each in in_other_orders(simulate(self.problem, plan), self._is_late):
             if each.fits:
-                return each.plan, self._lacking(each.plan)
+                return each.plan, (0.0, lacks[1])
         return plan, lacks
 
     def _excess_of_weights(self, device: IntArray) -> float:

@@ -12,8 +12,7 @@ from enplace.machine import simulate
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.memory import least_bytes
 from enplace.machine.pipelines.pipeline import samples_that_fill, simulate_pipeline
-from enplace.placers import PlaceOptions, Stop, place
-from enplace.placers.max_load import improve
+from enplace.placers import PlaceOptions, place
 from enplace.placers.max_load.memory.in_flight import samples_matter
 from enplace.placers.max_load.memory.mending import describe_mend
 from enplace.placing.candidates import unordered
@@ -116,19 +115,6 @@ def test_where_no_pipeline_fits_the_answer_says_how_many_gpus_would_do():
 def test_the_number_of_gpus_that_would_do_is_not_sought_after_the_time_limit():
     problem = Problem(stack(16, kept=1), cluster_of(4, b0_us=0.0, capacity_bytes=42))
     assert describe_mend(problem, LoadRule(), stopped=lambda: True) == ""
-
-
-def test_a_pipeline_is_only_simulated_where_a_step_of_it_fits(monkeypatch):
-    problem = Problem(stack(12, kept=6, passing=20), cluster_of(2, b0_us=0.0, capacity_bytes=140))
-    fits, find_fullest = [], improve.find_fullest
-
-    def watch(problem, device, *rest):
-        fits.append(simulate(problem, rest[-1]).fits)
-        return find_fullest(problem, device, *rest)
-
-    monkeypatch.setattr(improve, "find_fullest", watch)
-    place(problem, "max-load-dp", options=PlaceOptions(stop=Stop(3.0)))
-    assert all(fits)
 
 
 @examples(6)
