@@ -13,6 +13,7 @@ a call too, which must give the same again.
 from __future__ import annotations
 
 import os
+import random
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -340,9 +341,14 @@ class Tape(TorchFunctionMode):
             patch.object(torch.autograd.Function, "apply", classmethod(apply))
         )
         self._stack.enter_context(self)
-        self._in_model = True
+        self._in_model, drawn = True, _drawn_so_far()
         self._out = usual(*args, **kwargs)
         self._in_model, self._n_forward = False, len(self.calls)
+        if drawn != _drawn_so_far():
+            raise PipelineRefusedError(
+                "the model draws random numbers from Python or NumPy, and each micro-batch would "
+                "have those of the first; draw them from PyTorch, or run without a pipeline"
+            )
         with _pop_mode_temporarily():
             self._show_all(self._out)
         return self._out
@@ -666,6 +672,12 @@ class Tape(TorchFunctionMode):
             self._held.append(tensor)
             self._number_of[id(tensor)] = number
             self._show(number, tensor)
+
+
+def _drawn_so_far() -> tuple[Any, ...]:
+    """Return what changes when Python or NumPy draw a random number."""
+    of_numpy: Any = np.random.get_state()  # noqa: NPY002 -- models use this one
+    return random.getstate(), of_numpy[1].tobytes(), of_numpy[2:]
 
 
 _PLAIN = (Made, Batch, int, float, str, type(None))

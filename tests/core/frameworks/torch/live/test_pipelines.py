@@ -1,6 +1,7 @@
 """Tapes cut into stages, and pipelines of two processes; `make test-torch` runs them."""
 
 import os
+import random
 import select
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -186,6 +187,12 @@ def test_a_model_that_goes_by_values_is_refused_where_they_differ(act, why):
     ) as caught:
         loss_in_stages(cut, tape.batch)
     assert 0 < int(str(caught.value).split("line ")[1].split(":")[0]) - line < 4
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand, np.random.randn])
+def test_a_model_that_draws_numbers_elsewhere_than_from_pytorch_is_refused(draw):
+    with pytest.raises(PipelineRefusedError, match="draws random numbers from Python or NumPy"):
+        taped(ByValue(lambda h, x: h * draw()), *batch())
 
 
 def test_a_mean_over_unlike_many_rows_is_refused():
