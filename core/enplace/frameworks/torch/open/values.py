@@ -23,12 +23,18 @@ from enplace.frameworks.torch.record.storages import tensors_in
 
 _aten = torch.ops.aten
 
-MOST_KNOWN = 1 << 13
-"""The content of tensors of more bytes is not followed."""
+MOST_KNOWN = 1 << 22
+"""The content of tensors of more bytes is not followed: masks and batches of ids have fewer."""
+
+MOST_MADE = 1 << 13
+"""Nor is that of floats of more bytes that are made without other tensors, such as weights."""
 
 
 class KnownValues:
-    """The content of small tensors that depends on neither data nor random numbers."""
+    """The content of tensors that follow from the script's own numbers, also from drawn integers.
+
+    Other random numbers, and what depends on them, are not known.
+    """
 
     def __init__(self) -> None:
         # For the storage of a tensor, one that has its content; None where it became unknown.
@@ -45,12 +51,14 @@ class KnownValues:
 
     def given(self, func: Any, args: Sequence[Any], kwargs: Any) -> tuple[Any, Any] | None:
         """Return what an op is given, with its content; None if some is unknown."""
-        if torch.Tag.nondeterministic_seeded in func.tags or "empty" in name_of(func):
+        name = name_of(func)
+        is_drawn = torch.Tag.nondeterministic_seeded in func.tags and name not in _OF_INTEGERS
+        if is_drawn or "empty" in name:
             return None
         found: dict[int, torch.Tensor] = {}
         for tensor, _ in given_tensors(func, args, kwargs):
             content = self.find(tensor)
-            if content is None and tensor is args[0] and func in _OVERWRITES and _is_whole(tensor):
+            if content is None and tensor is args[0] and _overwrites(func, tensor):
                 content = _view(_new_storage(tensor), tensor)
             if content is None:
                 return None
@@ -73,14 +81,15 @@ class KnownValues:
         """Note what an op has made and changed, from ``given`` if all of that is known."""
         shown = tensors_in(made)
         content = NotImplemented
-        if given is not None and all(map(_is_small, shown)):
+        is_made = not any(True for _ in given_tensors(func, args, kwargs))
+        if given is not None and all(_is_small(each, is_made) for each in shown):
             content = self.compute(func, given)
         known = content is not NotImplemented
         changes = given_tensors(func, args, kwargs) if func._schema.is_mutable else ()
         for each in (tensor for tensor, is_written in changes if is_written and _is_small(tensor)):
             if not known:
                 self._contents[each.untyped_storage()] = None
-            elif func in _OVERWRITES and self.find(each) is None:
+            elif _overwrites(func, each) and self.find(each) is None:
                 self._contents[each.untyped_storage()] = given[0][0].untyped_storage()
         if known:
             for tensor, value in zip(shown, tensors_in(content), strict=False):
@@ -96,17 +105,22 @@ class KnownValues:
         self._contents[tensor.untyped_storage()] = storage
 
 
-_OVERWRITES = (_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default, _aten.copy_.default)
+_OVERWRITES = frozenset(("fill_", "zero_", "copy_", "random_"))
+
+_OF_INTEGERS = frozenset(("randint", "randint_like", "random_", "randperm"))
 
 
-def _is_small(tensor: torch.Tensor) -> bool:
+def _overwrites(func: Any, tensor: torch.Tensor) -> bool:
+    """Return whether an op gives all of a tensor's memory new content, whatever it had before."""
+    if (name := name_of(func)) not in _OVERWRITES or not _is_small(tensor, name != "copy_"):
+        return False
+    return bool(tensor.nbytes == tensor.untyped_storage().nbytes())
+
+
+def _is_small(tensor: torch.Tensor, is_made: bool = False) -> bool:
     is_plain = tensor.layout == torch.strided and not tensor.is_quantized
-    return is_plain and tensor.untyped_storage().nbytes() <= MOST_KNOWN
-
-
-def _is_whole(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor shows all of its memory."""
-    return _is_small(tensor) and tensor.nbytes == tensor.untyped_storage().nbytes()
+    most = MOST_MADE if is_made and tensor.is_floating_point() else MOST_KNOWN
+    return is_plain and tensor.untyped_storage().nbytes() <= most
 
 
 def _new_storage(like: torch.Tensor) -> torch.UntypedStorage:

@@ -432,9 +432,10 @@ for step in range(9):
             "to be 1",
         ),
         ("    out[x.sum(1) > 0].mean().item()\n", "to be true for all rows"),
-        ("    longest = int(y.max())\n    x[:, :longest]\n", "to be 1"),
-        ("    longest = y.sum().item()\n    x[:, :longest].max()\n", "to be 1"),
-        ("    y.unique().max()\n", "to be all different"),
+        ("    longest = int(out.argmax(1).max())\n    x[:, :longest]\n", "to be 1"),
+        ("    longest = out.argmax(1).sum().item()\n    x[:, :longest].max()\n", "to be 1"),
+        ("    x.unique().max()\n", "to be all different"),
+        ("    x[:, : int(y.max()) + 1].max(), x[:, : y.max()].max(), y.unique().max()", None),
         ("    if loss.isnan().item():\n        break\n", "to be finite"),
         ("    x / y.sum().item(), x[0] * y.tolist()[0]\n", None),
         ("    print(float(loss)) if step % 4 else None\n", None),
@@ -450,6 +451,32 @@ def test_an_estimate_names_the_lines_that_go_by_what_it_asked_for(tmp_path, more
     for note in about:
         assert f", line {at}: " in note
         assert says in note
+
+
+TRIMMED = """
+import torch
+n = torch.randint(9, 14, (64,))
+masks = (torch.arange(40) < n[:, None]).long()
+words = torch.randint(50, masks.shape) * masks
+model = torch.nn.EmbeddingBag(50, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+data = torch.utils.data.TensorDataset(words, masks)
+for words, mask in torch.utils.data.DataLoader(data, batch_size=8, shuffle=True):
+    longest = mask.sum(1).max()
+    optimizer.zero_grad()
+    model(words[:, :longest]).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("read", ["", ".item()"])
+def test_batches_of_an_estimate_are_trimmed_to_what_their_masks_say(tmp_path, read):
+    text = TRIMMED.replace("max()", f"max(){read}")
+    found = record_on_fake_tensors(script(tmp_path, text), ignore)
+    rows, longest = found.step.batch_shapes[0]
+    assert rows == 8
+    assert 9 <= longest < 14
+    assert not found.about
 
 
 @pytest.mark.parametrize("asked", ["check(x)", "(x > 1).any() and True"])
@@ -582,8 +609,9 @@ def test_a_tied_model_may_be_converted_in_an_estimate(tmp_path):
 
 VALUES = """
         assert (x.numpy() == 1).all() and (x > 0).tolist()[0][0]
-        assert torch.unique(y, return_counts=True)[1].shape == y.shape
-        assert len(y.repeat_interleave(y)) == len(y)
+        assert torch.unique(x, return_counts=True)[1].shape == (x.numel(),)
+        assert len(y.repeat_interleave(model(x).argmax(1))) == len(y)
+        assert sum(y.repeat_interleave(y)[-y[-1] :]) == y[-1] ** 2
         import copy; copy.deepcopy(torch.tensor(1.0))
         optimizer.zero_grad()
 """
