@@ -32,6 +32,7 @@ from torch.overrides import TorchFunctionMode, _pop_mode_temporarily
 from torch.utils._pytree import tree_leaves, tree_map
 
 from enplace.errors import PlanError
+from enplace.frameworks.torch.pipelines.masks import masks_for_padding
 
 _IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__i(?!nt__|ndex__|nvert__)\w+__|__setitem__")
 _GIVES_NO_TENSOR = ("__set__", "backward", "requires_grad_", "retain_grad", "register_hook")
@@ -342,7 +343,8 @@ class Tape(TorchFunctionMode):
         )
         self._stack.enter_context(self)
         self._in_model, drawn = True, _drawn_so_far()
-        self._out = usual(*args, **kwargs)
+        with masks_for_padding():
+            self._out = usual(*args, **kwargs)
         self._in_model, self._n_forward = False, len(self.calls)
         if drawn != _drawn_so_far():
             raise PipelineRefusedError(

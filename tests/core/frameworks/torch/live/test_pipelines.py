@@ -195,6 +195,25 @@ def test_a_model_that_draws_numbers_elsewhere_than_from_pytorch_is_refused(draw)
         taped(ByValue(lambda h, x: h * draw()), *batch())
 
 
+@pytest.mark.parametrize(
+    ("kind", "late"),
+    [("LlamaForCausalLM", ("model.norm", "lm_head")), ("BertForMaskedLM", ("cls",))],
+)
+def test_a_batch_whose_first_rows_need_no_mask_runs_with_those_that_do(kind, late):
+    made_by = getattr(pytest.importorskip("transformers"), kind)
+    sizes = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    model = made_by(made_by.config_class(**sizes, num_attention_heads=2)).eval()
+    x, y = batch()
+    mask = torch.tensor([[1, 1, 1], [1, 1, 1], [1, 1, 0], [1, 0, 0]])
+    tape = Tape(model, len(x), 2)
+    out = tape.call(model, (), {"input_ids": x, "attention_mask": mask})
+    loss = tape.loss(nn.functional.cross_entropy(out.logits.flatten(0, 1), y.flatten()))
+    places = {name: int(name.startswith(late)) for name, _ in model.named_modules()}
+    cut = cut_tape(tape.calls, loss, places, "ab")
+    whole = nn.functional.cross_entropy(model(x, mask).logits.flatten(0, 1), y.flatten())
+    assert loss_in_stages(cut, tape.batch).item() == pytest.approx(whole.item(), rel=1e-6)
+
+
 def test_a_mean_over_unlike_many_rows_is_refused():
     def loss_of_some(out, y):
         return nn.functional.cross_entropy(out[y > 0], y[y > 0])
