@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left, insort
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -84,7 +85,7 @@ def find_starts(items: Sequence[Item], period_us: float) -> list[float] | None:
     circles = {use.resource: _Circle(period_us) for item in items for use in item.uses}
     for item in items:
         for use in item.uses:
-            circles[use.resource].left.append(use.us)
+            insort(circles[use.resource].left, use.us)
     followers: list[list[int]] = [[] for _ in items]
     for number, item in enumerate(items):
         for before in item.after:
@@ -116,38 +117,44 @@ class _Circle:
 
     def __init__(self, period_us: float) -> None:
         self.period_us, self.close = period_us, CLOSE * period_us
-        self.taken: list[tuple[float, float]] = []
-        self.left: list[float] = []
+        self.taken: list[tuple[float, float]] = []  # sorted, and none overlaps another
+        self.left: list[float] = []  # sorted
 
     def is_free(self, start_us: float, us: float) -> bool:
-        """Whether nothing is taken for some time after a start."""
-        for taken_us, taken in self.taken:
+        """Whether nothing is taken for some time after a start.
+
+        Only the time that is taken next, and the one before that, can be in the way.
+        """
+        if not self.taken:
+            return True
+        start_us %= self.period_us
+        at = bisect_left(self.taken, (start_us, 0.0))
+        for taken_us, taken in (self.taken[at % len(self.taken)], self.taken[at - 1]):
             ahead_us = (taken_us - start_us) % self.period_us
             if ahead_us < us - self.close or self.period_us - ahead_us < taken - self.close:
                 return False
         return True
 
     def take(self, start_us: float, us: float) -> None:
-        self.taken.append((start_us % self.period_us, us))
+        insort(self.taken, (start_us % self.period_us, us))
         self.left.remove(us)
 
     def give_back(self, start_us: float, us: float) -> None:
         self.taken.remove((start_us % self.period_us, us))
-        self.left.append(us)
+        insort(self.left, us)
 
     def has_room(self) -> bool:
         """Whether the rest fits into the gaps, the longest first, each in the tightest gap."""
         free = sorted(self._gaps_us())
-        for us in sorted(self.left, reverse=True):
-            at = next((i for i, gap in enumerate(free) if gap >= us - self.close), None)
-            if at is None:
+        for us in reversed(self.left):
+            at = bisect_left(free, us - self.close)
+            if at == len(free):
                 return us <= self.close
-            free[at] -= us
-            free.sort()
+            insort(free, free.pop(at) - us)
         return True
 
     def _gaps_us(self) -> list[float]:
-        order = sorted(each for each in self.taken if each[1] > self.close)
+        order = [each for each in self.taken if each[1] > self.close]
         if not order:
             return [self.period_us]
         following = [*order[1:], (order[0][0] + self.period_us, 0.0)]

@@ -25,6 +25,7 @@ from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import ProblemError
 from enplace.machine import simulate
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
+from enplace.machine.pipelines.stages import passes_of, stages_of
 from enplace.placers.max_load.all_placements import APART, find_best, is_clearly_less
 from enplace.placers.max_load.contiguity import find_passes, is_contiguous, unit_devices
 from enplace.placers.max_load.memory.fitting import NOTHING_FITS, SLOWED
@@ -97,6 +98,9 @@ LOCAL_SHARE, RESTARTS = 0.15, 10
 
 MOST_MENDED = 6
 """Placements that do not fit from which single moves lead on."""
+
+MOST_STAGES = 300
+"""With more stages, seeing whether a full pipeline fits may take longer than all other searches."""
 
 OUTPUT_SHARES = (1.0, 0.5, 0.0)
 """Shares of the outputs that local searches count, because not all are in memory at once."""
@@ -284,6 +288,10 @@ class _Improver:
         chosen = plan.device, self.rule, plan.replicas, plan.recompute, plan.pace_us, plan
         return excess, max(0.0, find_fullest(self.problem, *chosen) - 1.0)
 
+    def _count_stages(self, plan: Plan) -> int:
+        passes = passes_of(self.problem, plan.device, weights_apart=False)
+        return len(stages_of(self.problem, plan, passes))
+
     def _in_some_order(self, plan: Plan) -> tuple[Plan, tuple[float, float]]:
         """Return a plan in the first order in which a step fits, and what it lacks."""
         lacks = self._lacking(plan)
@@ -302,6 +310,8 @@ class _Improver:
 
     def _offer(self, plan: Plan) -> bool:
         """Keep a plan if it is better; return whether it fits."""
+        if self.counts_samples and self._count_stages(plan) > MOST_STAGES:
+            return False
         plan, lacks = self._in_some_order(plan)
         plan = replace(plan, proven=plan.proven and lacks <= (0.0, 0.0))
         value_us, best_us = plan.value_us or 0.0, self.plan.value_us or 0.0

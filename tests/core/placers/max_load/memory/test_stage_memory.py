@@ -12,7 +12,8 @@ from enplace.machine import simulate
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.memory import least_bytes
 from enplace.machine.pipelines.pipeline import samples_that_fill, simulate_pipeline
-from enplace.placers import PlaceOptions, place
+from enplace.placers import PlaceOptions, Stop, place
+from enplace.placers.max_load import improve
 from enplace.placers.max_load.memory.in_flight import samples_matter
 from enplace.placers.max_load.memory.mending import describe_mend
 from enplace.placing.candidates import unordered
@@ -115,6 +116,20 @@ def test_where_no_pipeline_fits_the_answer_says_how_many_gpus_would_do():
 def test_the_number_of_gpus_that_would_do_is_not_sought_after_the_time_limit():
     problem = Problem(stack(16, kept=1), cluster_of(4, b0_us=0.0, capacity_bytes=42))
     assert describe_mend(problem, LoadRule(), stopped=lambda: True) == ""
+
+
+def test_a_search_offers_no_pipelines_of_very_many_stages(monkeypatch):
+    problem = Problem(stack(12, kept=6, passing=20), cluster_of(2, b0_us=0.0, capacity_bytes=140))
+    simulated, find_fullest = [], improve.find_fullest
+
+    def watch(problem, device, *rest):
+        simulated.append(device)
+        return find_fullest(problem, device, *rest)
+
+    monkeypatch.setattr(improve, "find_fullest", watch)
+    monkeypatch.setattr(improve, "MOST_STAGES", 3)  # two of each pass
+    place(problem, "max-load-dp", options=PlaceOptions(stop=Stop(3.0)))
+    assert len(simulated) == 1  # the plan to begin from
 
 
 @examples(6)
