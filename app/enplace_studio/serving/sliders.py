@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QSlider, QWidget
 
 from enplace_studio.widgets.labels import label
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
+from enplace_studio.widgets.wheel import scroll_past
 
 PER_OCTAVE = 4
 """Steps in which a number doubles."""
@@ -43,6 +44,7 @@ class StepSlider(QWidget):
         self._number, self._note = label("", "strong"), label("", "dim")
         self.slider = QSlider(Qt.Orientation.Horizontal)
         self.slider.setAccessibleName(name)
+        scroll_past(self.slider)
         self.slider.valueChanged.connect(self._on_moved)
         head = hbox(label(name), STRETCH, self._number)
         vbox(head, self.slider, self._note, on=self, spacing=3, margins=(0, 0, 0, 0))

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QObject, QRect, Qt
-from PySide6.QtWidgets import QFormLayout, QLabel, QSizePolicy, QSpinBox, QWidget
+from PySide6.QtCore import QRect, Qt
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QFormLayout,
+    QLabel,
+    QLineEdit,
+    QSizePolicy,
+    QSpinBox,
+    QWidget,
+)
 
 from enplace_studio.widgets.labels import label, paragraph
 from enplace_studio.widgets.layouts import vbox
+from enplace_studio.widgets.wheel import scroll_past
 
 
 def number_field(low: int, high: int, value: int) -> QSpinBox:
@@ -29,8 +38,10 @@ class Form(QFormLayout):
 
     def add(self, name: str, field: QWidget, help_text: str = "") -> None:
         """Add a row, its name vertically centred on the field, with a help text below."""
-        self._guard(field)
+        scroll_past(field)
         if not help_text:
+            if isinstance(field, QCheckBox):  # its row is as high as its neighbours
+                field.setMinimumHeight(QLineEdit().sizeHint().height())
             self.addRow(_name_of(name, field), field)
             return
         self.addRow(_name_of(name, field), vbox(field, paragraph(help_text), spacing=3))
@@ -44,21 +55,8 @@ class Form(QFormLayout):
 
     def add_first(self, name: str, field: QWidget) -> None:
         """Add a row above all others."""
-        self._guard(field)
+        scroll_past(field)
         self.insertRow(0, _name_of(name, field), field)
-
-    def _guard(self, field: QWidget) -> None:
-        """Let the wheel scroll past a field, and change only one that was clicked or tabbed to."""
-        if field.focusPolicy() == Qt.FocusPolicy.WheelFocus:
-            field.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        field.installEventFilter(self)
-
-    def eventFilter(self, field: QObject, event: QEvent) -> bool:
-        is_wheel = event.type() == QEvent.Type.Wheel
-        if is_wheel and isinstance(field, QWidget) and not field.hasFocus():
-            event.ignore()
-            return True
-        return False
 
     def setGeometry(self, place: QRect) -> None:
         if place.width() != self.geometry().width():
@@ -68,7 +66,7 @@ class Form(QFormLayout):
 
 def _name_of(name: str, field: QWidget) -> QLabel:
     shown = label(name)
-    shown.setMinimumHeight(field.sizeHint().height())
+    shown.setMinimumHeight(max(field.sizeHint().height(), field.minimumHeight()))
     shown.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
     shown.setBuddy(field)
     return shown

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from PySide6.QtCore import QPoint, QPointF, Qt
-from PySide6.QtGui import QWheelEvent
+from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QFileDialog, QLabel
 
@@ -26,7 +25,7 @@ from enplace_studio.solve.method_dialog import MethodDialog
 from enplace_studio.solve.option_form import help_and_default
 from problems import cluster_of, plan_of, profile_of
 from stops import nameless_stops
-from turns import take_turns
+from turns import take_turns, turn_wheel
 
 OPTIONS = (
     Option("rounds", WHOLE, 0, "How many rounds. [default: until the time limit]"),
@@ -210,23 +209,12 @@ def test_times_have_no_needless_decimals():
 def test_the_wheel_scrolls_past_a_field_that_does_not_have_the_focus(open_dialog):
     dialog = open_dialog()
     field = dialog.options.fields["order"]
-    middle, down = QPointF(field.rect().center()), QPoint(0, -120)
-    wheel = QWheelEvent(
-        middle,
-        QPointF(field.mapToGlobal(middle)),
-        QPoint(),
-        down,
-        Qt.MouseButton.NoButton,
-        Qt.KeyboardModifier.NoModifier,
-        Qt.ScrollPhase.NoScrollPhase,
-        False,
-    )
-    QApplication.sendEvent(field, wheel)
+    turn_wheel(field)
     assert field.currentData() == "near"
     dialog.activateWindow()
     assert QTest.qWaitForWindowActive(dialog)
     field.setFocus()
-    QApplication.sendEvent(field, wheel)
+    turn_wheel(field)
     assert field.currentData() == "far"
 
 

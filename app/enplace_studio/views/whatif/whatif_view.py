@@ -45,6 +45,7 @@ from enplace_studio.widgets.layouts import STRETCH, hbox
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import Need, ScrollPanel
 from enplace_studio.widgets.tables import copy_on_request
+from enplace_studio.widgets.wheel import scroll_past
 
 STEPS = 24
 LARGEST = 8.0
@@ -126,6 +127,7 @@ class WhatIfView(ScrollPanel):
         slider.setRange(-STEPS, STEPS)
         slider.setAccessibleName(title)
         slider.setPageStep(STEPS // 3)
+        scroll_past(slider)
         slider.sliderPressed.connect(self._begin_drag)
         slider.valueChanged.connect(lambda: self._on_moved(slider))
         self._shows.addLayout(hbox(label(title), curve, STRETCH, value))

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from PySide6.QtTest import QTest
 
 from documents import add_plan, chain_document, document_of
 from enplace.values.measurement import Measurement
@@ -30,6 +31,7 @@ from enplace_studio.views.whatif.whatif_view import WhatIfView
 from enplace_studio.widgets.plot import spread
 from enplace_studio.widgets.theme import theme
 from problems import cluster_of, profile_of
+from turns import turn_wheel
 
 
 @pytest.fixture
@@ -230,3 +232,16 @@ def test_one_gpu_does_not_tell_how_more_would_be_linked(opener):
     assert not gpus.isEnabled()
     assert gpus.toolTip().startswith("One GPU does not tell")
     assert view.curve_buttons[MEMORY].isEnabled()
+
+
+def test_the_wheel_scrolls_past_a_slider_that_does_not_have_the_focus(document, qtbot):
+    view = WhatIfView(document)
+    qtbot.addWidget(view)
+    view.show()
+    turn_wheel(view._links)
+    assert view._links.value() == 0
+    view.activateWindow()
+    assert QTest.qWaitForWindowActive(view)
+    view._links.setFocus()
+    turn_wheel(view._links)
+    assert view._links.value() != 0
