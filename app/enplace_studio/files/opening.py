@@ -45,6 +45,9 @@ class Files(Part):
     model_named = Signal(object)
     """Emitted with the path of a model that has no profile yet."""
 
+    opening = Signal(str)
+    """Emitted with the name of what is now being read."""
+
     def __init__(
         self, document: Document, saving: Saving, exchange: Exchange, parent: QWidget
     ) -> None:
@@ -68,7 +71,7 @@ class Files(Part):
             profile = session.open_file(sample.path).project.problem.profile
             return Opened(start_project(profile, cluster_from(sample.cluster, profile)))
 
-        self._open(read, then=then)
+        self._open(read, then=then, name=sample.title)
 
     def open_path(self, path: Path, then: Callable[[], object] = do_nothing) -> None:
         """Open any readable file, then call ``then``; a bundled sample opens on its own cluster.
@@ -159,9 +162,10 @@ class Files(Part):
         path: Path | None = None,
         saved: bool = True,
         then: Callable[[], object] = do_nothing,
+        name: str = "a project",
     ) -> None:
         """Read in a thread, then show; a later call replaces an earlier one."""
-        if not self._saving.may_leave(lambda: self._open(read, path, saved, then)):
+        if not self._saving.may_leave(lambda: self._open(read, path, saved, then, name)):
             return
         before = self._document.project
 
@@ -183,6 +187,7 @@ class Files(Part):
             return opened, before if opened.path == path else version_of(opened.path)
 
         _empty_caches()
+        self.opening.emit(path.name if path else name)
         self.background.forget()
         self.background.start(read_version, lambda found: show(*found), self.fail)
 

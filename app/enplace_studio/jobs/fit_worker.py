@@ -15,8 +15,8 @@ from enplace.processes.main import Connection
 from enplace.processes.wire import DONE, Message
 from enplace.writers.archive import write_project
 
-TRYING, FOUND = "trying", "found"
-"""A change that is being tried, by its title; all rows so far."""
+TRYING, FOUND, PROVEN = "trying", "found", "proven"
+"""A change that is being tried, by its title; all rows so far; that no plan fits as it is."""
 
 
 def serve(connection: Connection) -> Message:
@@ -24,7 +24,8 @@ def serve(connection: Connection) -> Message:
     profile = codecs.profile_from(connection.receive())
     job = connection.receive().details
     options = PlaceOptions(job["objective"], values=job["values"])
-    problem = at_usual_grain(codecs.problem_from(profile, job["problem"]), options.objective)
+    asked = codecs.problem_from(profile, job["problem"])
+    problem = at_usual_grain(asked, options.objective)
     cluster, rows = problem.cluster, list[Row]()
 
     def begin(title: str) -> None:
@@ -39,6 +40,8 @@ def serve(connection: Connection) -> Message:
         if row.fits:
             write_project(file_of(job["folder"], row.change.key), project_of(row))
         connection.send(Message(FOUND, _details(fit_of(rows))))
+        if row.is_proven and len(rows) == 1 and problem is asked:  # a grain would rule plans out
+            connection.send(Message(PROVEN))
     connection.send(Message(FOUND, _details(fit_of(fastest_first(rows)))))
     return Message(DONE)
 

@@ -560,6 +560,10 @@ class Document(QObject):
         self.file_changed.emit()
         return True
 
+    def take_proof(self, problem: Problem, plan: Plan) -> None:
+        """Say of a plan, and of those alike, that none fits; no step of undo takes it back."""
+        self.undo_stack.renew_all(lambda state: edits.with_proof(state, problem, plan))
+
     def add_plan(self, entry: PlanEntry, choose: bool = True) -> bool:
         """Add a plan to the list; show it unless ``choose`` is false."""
 

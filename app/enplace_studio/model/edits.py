@@ -174,6 +174,23 @@ def swap_entry(project: OpenProject, old: PlanEntry, new: PlanEntry) -> OpenProj
     return replace(project, plans=plans, current=current)
 
 
+def with_proof(project: OpenProject, problem: Problem, plan: Plan) -> OpenProject:
+    """Say of a problem's plans that none fits, if they are of the same kind as the one given."""
+    for at in range(len(project.plans)):
+        entry = project.plans[at]  # its origin may be another by now
+        own, made_for = entry.plan, entry.schedule.problem
+        if (
+            not (entry.schedule.fits or own.splits or own.nothing_fits)
+            and (own.objective, own.load_rule) == (plan.objective, plan.load_rule)
+            and made_for.measured_profile is problem.measured_profile
+            and made_for.cluster == problem.cluster
+        ):
+            own = replace(own, nothing_fits=True, bound_us=None, proven=False)
+            known = replace(entry.schedule, plan=own)
+            project = swap_entry(project, entry, replace(entry, plan=own, schedule=known))
+    return project
+
+
 def with_run(project: OpenProject, ran: PlanEntry) -> OpenProject:
     """Take over the measured run of a plan wherever it runs on devices with the same names."""
 

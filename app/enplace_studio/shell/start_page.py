@@ -49,10 +49,10 @@ class StartPage(QScrollArea):
         self.setWidgetResizable(True)
         page = named(QWidget(), "page")
         page.setMaximumWidth(PAGE_WIDTH)
-        self._recent = vbox()
+        self._recent, self.opening = vbox(), label("", "title", wraps=True)
         vbox(
             self._welcome(),
-            14,
+            self.opening,
             label("Start from a sample", "title"),
             self._cards(),
             14,
@@ -96,6 +96,10 @@ class StartPage(QScrollArea):
         for column in range(COLUMNS):
             grid.setColumnStretch(column, 1)
         return grid
+
+    def show_opening(self, name: str) -> None:
+        """Say what is being opened; with an empty name, nothing is."""
+        self.opening.setText(f"Opening {elide_middle(name, 80)} …" if name else "")
 
     def show_recent(self, paths: Iterable[Path]) -> None:
         """List the recently opened files."""

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import (
     QDialog,
@@ -30,7 +30,7 @@ from enplace_studio.explain.titles import model_title
 from enplace_studio.files import session
 from enplace_studio.jobs import fit_worker
 from enplace_studio.jobs.background import Background
-from enplace_studio.jobs.fit_worker import FOUND, TRYING, file_of
+from enplace_studio.jobs.fit_worker import FOUND, PROVEN, TRYING, file_of
 from enplace_studio.jobs.worker import StudioWorker
 from enplace_studio.widgets.drawing import LEFT, RIGHT
 from enplace_studio.widgets.labels import label, paragraph, plain_tip, set_role
@@ -69,6 +69,9 @@ class FitDialog(QDialog):
     is_same_model : bool
         Whether its plan is for the model as it is, with its whole batch.
     """
+
+    proven = Signal()
+    """No plan fits as it is."""
 
     def __init__(
         self,
@@ -111,6 +114,8 @@ class FitDialog(QDialog):
             self.state.setText(f"Trying: {message.details['title']}")
         elif message.do == FOUND:
             self._show(message.details)
+        elif message.do == PROVEN:
+            self.proven.emit()
         elif message.do == DONE:
             self._stop("")
         elif message.do == FAILED:

@@ -36,6 +36,8 @@ class Fitting(Part):
         problem = replace(project.model, cluster=project.cluster)
         with temporary_folder() as folder:
             dialog = FitDialog(problem, aim, values, folder, self.window())
+            if plan is not None:
+                dialog.proven.connect(lambda: self._document.take_proof(problem, plan))
             if dialog.exec() and dialog.opened is not None:
                 self.take(dialog.opened, dialog.is_same_model)
 

@@ -11,8 +11,10 @@ from enplace.processes.wire import DONE, Message
 from enplace.values.problem import STEP_TIME
 from enplace_studio.files import session
 from enplace_studio.jobs import fit_worker
+from enplace_studio.model.document import Document
 from enplace_studio.model.edits import with_plan
 from enplace_studio.model.open_project import PlanEntry, start_project
+from enplace_studio.model.previews import unfit_text
 from enplace_studio.solve import fit_dialog
 from enplace_studio.solve.fit_dialog import CHANGE, FITS, OPEN, FitDialog
 from problems import cluster_of, plan_of, profile_of
@@ -153,3 +155,16 @@ def test_a_card_that_does_not_fit_asks_and_another_batch_opens_unsaved(
     assert window.document.path is None
     assert window.document.modified
     assert window.document.current.schedule.fits
+
+
+def test_what_is_proven_is_said_of_the_plans_too(dialog, rows):
+    opened = project()
+    document = Document()
+    document.open(opened)
+    assert unfit_text(document.schedule).startswith("this plan does not fit: ")
+    plan = document.current.plan
+    dialog.proven.connect(lambda: document.take_proof(opened.problem, plan))
+    assert dialog.headline.text().startswith("Proven: ")
+    dialog._worker.received.emit(next(each for each in rows[0] if each.do == fit_worker.PROVEN))
+    assert unfit_text(document.schedule).startswith("does not fit, proven for every plan: ")
+    assert document.undo_stack.count() == 0

@@ -20,6 +20,15 @@ def test_a_card_tells_the_size_of_its_sample_and_opens_it(qtbot):
     assert [sample.name for sample in opened] == ["rnnlm-2-2048"]
 
 
+def test_the_page_names_what_is_being_opened(qtbot):
+    page = StartPage()
+    qtbot.addWidget(page)
+    page.show_opening("mine.enplace")
+    assert page.opening.text() == "Opening mine.enplace …"
+    page.show_opening("")
+    assert page.opening.text() == ""
+
+
 def test_every_picture_is_painted_in_the_colours_of_devices(qtbot):
     page = StartPage()
     qtbot.addWidget(page)

@@ -60,6 +60,15 @@ def test_an_unreadable_file_is_explained_and_the_window_stays(window, tmp_path):
     assert window.document.current.name == "first"
 
 
+def test_the_start_page_says_what_is_being_opened_until_it_fails(window, tmp_path):
+    window.document.open(None)
+    (tmp_path / "odd.enplace").write_bytes(b"no project")
+    window.studio.files.open_path(tmp_path / "odd.enplace")
+    assert window.start_page.opening.text() == "Opening odd.enplace …"
+    window.studio.files.wait()
+    assert window.start_page.opening.text() == ""
+
+
 def test_a_crashed_session_is_offered_and_opens_as_unsaved(window, make_window, monkeypatch):
     window.document.place([2], 0)
     window.studio.recovery.write()
