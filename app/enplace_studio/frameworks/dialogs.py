@@ -12,6 +12,7 @@ from enplace.frameworks.trust import place_of
 from enplace.frameworks.wishes import PIPELINE_OPTIONS
 from enplace.text import capital, elide_middle
 from enplace_studio.frameworks.option_fields import field_of, offer, value_of
+from enplace_studio.model.window_words import in_window_words
 from enplace_studio.widgets.form import Form, number_field
 from enplace_studio.widgets.labels import label, plain_tip
 from enplace_studio.widgets.layouts import vbox
@@ -23,6 +24,8 @@ MARGIN = 20
 NAME_LENGTH = 64
 LINES_WIDTH, LINES_HEIGHT = 680, 180
 COMMAND_LETTERS = 45
+COMMAND_PAD = 22
+"""Frame, padding and margins of a field of text, above and below."""
 STEPS, MOST_STEPS = 20, 10_000
 
 
@@ -85,10 +88,10 @@ class TrustQuestion(Question):
             self.add_text(f"To {purpose}, Enplace runs this command in it:")
             command = self.add_lines(source.command, "The command", 0)
             command.setLineWrapMode(QPlainTextEdit.LineWrapMode.WidgetWidth)
-            # A short command needs no field of its own; of a long one, most should be in view.
-            rows = 2 + len(source.command) // COMMAND_LETTERS
-            height = rows * command.fontMetrics().lineSpacing()
-            command.setFixedHeight(min(height, round(LINES_HEIGHT * theme.scale)))
+            # All of a short command is in view, and most of a long one.
+            rows = 1 + len(source.command) // COMMAND_LETTERS
+            line, most = command.fontMetrics().lineSpacing(), round(LINES_HEIGHT * theme.scale)
+            command.setFixedHeight(min(rows * line + COMMAND_PAD, most))
             if brought and source.words:
                 self.add_text("The open file brought this command with its arguments.")
         else:
@@ -107,6 +110,7 @@ class FailureReport(Question):
         super().__init__("It did not work", doing, "Start again", "Close", parent)
         # A sentence begins with a capital letter, but a file name keeps its case.
         starts_with_file = "." in why.split(" ", 1)[0]
+        why = in_window_words(why)
         begun = why if starts_with_file else capital(why)
         self.why = begun + ("" if why.endswith(".") else ".")
         self.add_text(self.why)

@@ -43,6 +43,7 @@ from enplace_studio.model.open_project import Constraint, OpenProject, PlanEntry
 from enplace_studio.model.ordering import keeps_order
 from enplace_studio.model.previews import unfit_text
 from enplace_studio.model.prices import PER
+from enplace_studio.model.window_words import in_window_words
 
 MOST_MEMORY_LINES = 4
 """Largest number of devices with a line of their own in a comparison."""
@@ -150,11 +151,11 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry, stale: str) 
         lines += say_where(schedule, project.grouping)
     lines += filter(None, [rewriting(entry.plan.splits)])
     if entry.plan.note:
-        lines.append(as_sentence(entry.plan.note))
+        lines.append(as_sentence(in_window_words(entry.plan.note)))
     if entry.run is not None and not entry.run.on_labels:
         lines.append(f"measured: {compared(schedule.makespan_us, entry.run.step_time_us)}")
     full = about_full(schedule.problem.cluster, schedule.peak_bytes)
-    lines += filter(None, [unfit_text(schedule), full])
+    lines += filter(None, [unfit_text(schedule), in_window_words(full)])
     if stale:
         lines.append(f"made {stale}")
         if entry.cluster is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from enplace_studio.model.document import Document
 from enplace_studio.model.notes import note_on
 from enplace_studio.model.queries import find_ops
 from enplace_studio.model.relations import RELATIONS, Relation
+from enplace_studio.model.window_words import in_window_words
 from enplace_studio.serving.dialog import ServingDialog
 from enplace_studio.shell.about import framework_names, show_about, show_frameworks
 from enplace_studio.shell.parts import Studio
@@ -185,12 +185,7 @@ def _why_no_export(studio: Studio, form: str) -> str:
         return ""
     result = Result(entry.schedule)
     why = FORMATS[form].why_not(result) if form in FORMATS else why_no_export(form, result)
-    return capital(_by_menu(why))
-
-
-def _by_menu(why: str) -> str:
-    """Name the field of the window instead of the flag of the command line."""
-    return re.sub(r"--grain (\w+)", r"“Keep whole: \1s” (Choose method)", why)
+    return capital(in_window_words(why))
 
 
 def _mode_action(mode: str) -> Action:

@@ -17,6 +17,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QApplication, QMainWindow, QStackedWidget, QWidget
 
+from enplace_studio.model.window_words import in_window_words
 from enplace_studio.shell.docks import GAP_HALF, GRIP_HEIGHT
 from enplace_studio.shell.key_sheet import KeySheet
 from enplace_studio.shell.menus import Menus
@@ -125,6 +126,8 @@ class MainWindow(QMainWindow):
         stay_close = partial(studio.document.requests.run_action.emit, "stay-close")
         header.method_menu.stay_close_wanted.connect(stay_close)
         header.run_pressed.connect(self.menus.by_id["run"].trigger)
+        studio.files.opening.connect(start.show_opening)
+        studio.files.failed.connect(lambda: start.show_opening(""))
         start.sample_chosen.connect(studio.files.open_sample)
         start.file_chosen.connect(studio.files.open_path)
         start.open_pressed.connect(studio.files.ask_open)
@@ -134,7 +137,8 @@ class MainWindow(QMainWindow):
     def _connect_messages(self) -> None:
         """Show edits in the toast, and errors in the banner."""
         self.studio.done.connect(self.toast.show_text)
-        self.studio.failed.connect(self.banner.show_error)
+        show_error = self.banner.show_error
+        self.studio.failed.connect(lambda text: show_error(in_window_words(text)))
         # A notice follows its own step of undo.
         self.document.undo_stack.indexChanged.connect(self.toast.drop_undo)
         self.document.noticed.connect(lambda text: self.toast.show_text(text, undo=True))
@@ -166,6 +170,7 @@ class MainWindow(QMainWindow):
         while (popup := QApplication.activePopupWidget()) is not None:
             popup.close()  # what it would do is about the ops of another graph
         is_open = self.document.problem is not None
+        self.start_page.show_opening("")
         if is_open:
             self.panes.show_views()
         else:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QPlainTextEdit, QPushButton, QWidget
@@ -5,7 +7,7 @@ from PySide6.QtWidgets import QPlainTextEdit, QPushButton, QWidget
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.source import source_of
 from enplace_studio.frameworks.devices import DeviceChoice
-from enplace_studio.frameworks.dialogs import FailureReport, RunQuestion
+from enplace_studio.frameworks.dialogs import FailureReport, RunQuestion, TrustQuestion
 from enplace_studio.frameworks.open_model import OpenModel
 
 
@@ -173,3 +175,22 @@ def test_a_program_of_torch_export_is_opened_without_a_measurement(ask, tmp_path
     dialog.fields["sizes"].setText("s70=128")
     dialog.accept()
     assert dialog.request.source.options == {"sizes": (("s70", 128),)}
+
+
+@pytest.mark.parametrize("words", [0, 8])
+def test_the_whole_command_is_in_view(parent, model, words):
+    arguments = tuple(f"--setting-{number}" for number in range(words))
+    source = replace(source_of(model("train.py")), arguments=arguments)
+    question = TrustQuestion(source, "profile it", False, parent)
+    question.show()
+    bar = question.findChild(QPlainTextEdit).verticalScrollBar()
+    assert bar.minimum() == bar.maximum()
+    question.close()
+
+
+def test_a_box_to_tick_has_a_row_as_high_as_its_neighbours(ask):
+    dialog = ask("train.py")
+    dialog.show()
+    box, line = dialog.fields["keep_device_scopes"], dialog.fields["arguments"]
+    assert box.height() == line.height()
+    dialog.close()

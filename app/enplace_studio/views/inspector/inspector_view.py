@@ -37,6 +37,7 @@ from enplace_studio.model.notes import Noted, all_notes, notes_about
 from enplace_studio.model.open_project import OpenProject
 from enplace_studio.model.previews import Preview
 from enplace_studio.model.prices import headline
+from enplace_studio.model.window_words import in_window_words
 from enplace_studio.views.inspector.inspector_facts import (
     SplitFact,
     count_splits,
@@ -186,7 +187,7 @@ class InspectorView(ScrollPanel):
             own, is_step = headline(current.plan, schedule), current.plan.value_us is None
             takes = f"{step} per step" if is_step else f"{own}, one step {step}"
             self._add_text(f"“{current.name}” takes {known}{takes}.")
-            if note := as_sentence(current.plan.note):
+            if note := as_sentence(in_window_words(current.plan.note)):
                 self._add_text(note)
             if not self._document.undo_stack.count():
                 self._add_text(
