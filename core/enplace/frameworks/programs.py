@@ -80,13 +80,20 @@ def _is_of(source: Source, frame: FrameType) -> bool:
 
 def at_lines(lines: Mapping[str, None]) -> str:
     """Begin a sentence with the lines of the script that it is about, if they are known."""
-    known = [each for each in lines if each]
-    if not known:
-        return ""
-    file, _, first = known[0].rpartition(" ")
-    if len(known) == 1:
-        return f"{known[0]}: "
-    return f"{file}s {listed([first, *(each.rpartition(' ')[2] for each in known[1:])])}: "
+    return f"{name_lines(lines)}: " if any(lines) else ""
+
+
+def name_lines(lines: Iterable[str]) -> str:
+    """Name lines of a file together: ``train.py, lines 7 and 9``."""
+    numbers: dict[str, list[str]] = {}
+    for each in filter(None, lines):
+        file, _, number = each.partition(", line ")
+        numbers.setdefault(file, []).append(number)
+    named = (
+        f"{file}, line{'s' * (len(found) > 1)} {listed(found)}" if found[0] else file
+        for file, found in numbers.items()
+    )
+    return "; ".join(named)
 
 
 def why_ended(source: Source, end: SystemExit, hint: str = "") -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import linecache
 import os
-import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +15,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import wraps
 from itertools import groupby
+from pathlib import Path
 from traceback import walk_stack
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -33,16 +33,17 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 from torch.utils.weak import WeakIdKeyDictionary
 
-from enplace.frameworks.programs import at_lines, current_line
+from enplace.frameworks.programs import current_line, name_lines
 from enplace.frameworks.source import Source
-from enplace.frameworks.torch.open.guesses import Guesses, Sizes
 from enplace.frameworks.torch.open.scripts import OF_STEPS, Watch, run_watched
+from enplace.frameworks.torch.open.uses import END, Uses, place_of
 from enplace.frameworks.torch.open.values import KnownValues, Masks
 from enplace.frameworks.torch.record.recorder import check_hooks, run_parts
 from enplace.frameworks.torch.record.recording import LoadError, Recorded, Wanted
 from enplace.frameworks.torch.record.storages import is_sparse
 from enplace.frameworks.torch.record.timing import Clock
 from enplace.processes.worker import Report
+from enplace.text import listed
 
 _aten = torch.ops.aten
 
@@ -116,8 +117,6 @@ def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
         saved: dict[str, Any] = {}
         stack.enter_context(patch.object(torch, "save", _save_to(saved)))
         stack.enter_context(patch.object(torch, "load", _load_from(saved, torch.load)))
-        stack.enter_context(patch.object(torch.Tensor, "item", _item(answers)))
-        stack.enter_context(Sizes(answers.guesses))
         for name in ("numpy", "__array__", "tolist"):
             read = _read(name, answers)
             for kind in (torch.Tensor, FakeTensor):  # each may have its own
@@ -190,24 +189,10 @@ def _read(name: str, answers: _Answers) -> Any:
         if not isinstance(self, FakeTensor) or size > MOST_BYTES:
             return usual(self, *args, **kwargs)
         kind = _NUMPY.get(self.dtype, np.float32)
-        answer = np.full(tuple(self.shape), answers.masks.value(self), kind)
-        return answers.guesses.guess_each(answer.tolist()) if name == "tolist" else answer
+        answer = np.full(tuple(self.shape), answers.say(self), kind)
+        return answer.tolist() if name == "tolist" else answer
 
     return read
-
-
-def _item(answers: _Answers) -> Any:
-    """Let a script ask for a number; what it does by one that is not known is noted."""
-    usual = torch.Tensor.item
-
-    @wraps(usual)
-    def item(self: torch.Tensor) -> Any:
-        if not isinstance(self, FakeTensor) or answers.known.find(self) is not None:
-            return usual(self)
-        with patch.object(answers, "follows_numbers", True):
-            return answers.guesses.guess(usual(self))
-
-    return item
 
 
 def _refuse_address(usual: Any, answers: _Answers) -> Any:
@@ -256,10 +241,6 @@ class _Answers(TorchDispatchMode):
         The content of the tensors that have some.
     masks : Masks
         What is said of all others.
-    guesses : Guesses
-        Makes the numbers that a script gets from these.
-    follows_numbers : bool
-        Whether the script gets a number of ``guesses``, so that only what it does by it counts.
     saw_sparse : bool
         Whether an op was given a sparse tensor.
     """
@@ -267,22 +248,26 @@ class _Answers(TorchDispatchMode):
     def __init__(self, source: Source | None) -> None:
         super().__init__()
         self.known = KnownValues()
-        self.follows_numbers = self.saw_sparse = False
+        self.saw_sparse = False
         self._source = source
+        self._uses = Uses({})
+        self._found: dict[tuple[CodeType, int], set[str]] = {}
         self._asked: Counter[str] = Counter()
         self.masks = Masks(self.known)
-        self.guesses = Guesses(lambda: self._decide("1", self._line()))
         self._taken: defaultdict[str, dict[str, None]] = defaultdict(dict)
 
     def about(self) -> Iterator[str]:
         """Name the lines of the script that go by unknown values."""
-        mend = "If that changes what a step computes, profile on a device without --estimate."
-        for number, (answer, lines) in enumerate(self._taken.items(), 1):
-            about = (
-                f"{at_lines(lines)}this depends on values that an estimate does not have; they "
-                f"were taken to be {answer}."
+        if self._taken:
+            taken = [
+                f"{answer} ({name_lines(lines)})" if any(lines) else answer
+                for answer, lines in self._taken.items()
+            ]
+            yield (
+                f"What the script does depends on values that an estimate does not have; they were "
+                f"taken to be {listed(taken)}. If that changes what a step computes, profile on a "
+                f"device without --estimate."
             )
-            yield f"{about} {mend}" if number == len(self._taken) else about
         if self.saw_sparse:
             yield _SPARSE
 
@@ -312,41 +297,52 @@ class _Answers(TorchDispatchMode):
                 f"for another; in an estimate each number of a tensor is 1, so profile it on a "
                 f"device without --estimate"
             )
-        answer: bool | float | int
-        if other is not None:
-            answer, decides = func is _aten.allclose.default, True
-        elif asked.dtype == torch.bool:
-            said = self.masks.say(asked)
-            self._decide(_FINITE if said.is_sure else str(said.all).lower(), line)
-            return said.all
-        else:
-            is_whole = not asked.dtype.is_floating_point  # such as a size
-            answer = 1 if is_whole else 1.0
-            decides = not self.follows_numbers and (is_whole or self._is_condition(line))
-        if decides:
-            self._decide(str(answer).lower().removesuffix(".0"), line)
+        if other is None:
+            return self.say(asked)
+        answer = func is _aten.allclose.default
+        if self._find_uses():
+            self._take(str(answer).lower(), line)
         return answer
 
-    def _decide(self, answer: str, line: str) -> None:
-        """Note what a condition goes by, unless it is in a library, which users do not change."""
-        if not _is_of_library():
-            self._take(answer, line)
+    def say(self, asked: torch.Tensor) -> bool | float | int:
+        """Say what each number of a tensor is taken to be; note if anything goes by it."""
+        uses, line = self._find_uses(), self._line()
+        if asked.dtype == torch.bool:
+            said = self.masks.say(asked)
+            if uses:
+                self._take(_FINITE if said.is_sure else str(said.all).lower(), line)
+            return said.all
+        if asked.dtype.is_floating_point or asked.dtype.is_complex:
+            answer: float | int = 1.0
+        else:
+            answer = _WHOLE if END in uses and asked.element_size() >= 4 else 1
+        if uses:
+            self._take(_LENGTH if answer == _WHOLE else "1", line)
+        return answer
+
+    def _find_uses(self) -> set[str]:
+        """Return what is decided by the value that the script reads; nothing if a library does."""
+        frame = _asker()
+        if frame is None or self._source is None:
+            return set()
+        at = frame.f_code, frame.f_lasti
+        if at not in self._found:
+            file = frame.f_code.co_filename
+            if not self._uses.knows(file):
+                self._uses = Uses(_texts_of_script(file))
+            self._found[at] = self._uses.find(file, place_of(frame))
+        return self._found[at]
 
     def _take(self, answer: str, line: str) -> None:
         """Note what a line of the script takes unknown values to be."""
         self._taken[answer][line] = None
 
     def _line(self) -> str:
-        return "" if self._source is None else current_line(self._source)
-
-    def _is_condition(self, line: str) -> bool:
-        """Return whether a line may have a condition on the number that it asks for."""
-        number = line.rpartition(" ")[2]
-        if self._source is None or not number.isdigit():
-            return False
-        text = linecache.getline(self._source.path, int(number)).strip()
-        condition = re.split(r":(?:\s|$)", text)[0]
-        return condition.startswith(("if ", "elif ", "while ", "assert ")) and "(" in condition
+        if self._source is None:
+            return ""
+        if (frame := _asker()) is None:
+            return current_line(self._source)
+        return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
 
     def _run(self, func: Any, args: Sequence[Any], kwargs: Any, given: Any) -> Any:
         """Run an op on tensors without content."""
@@ -405,6 +401,7 @@ class _Answers(TorchDispatchMode):
 
 
 _ALL_ROWS, _DIFFERENT, _FINITE = "true for all rows", "all different", "finite"
+_LENGTH = "the whole length"
 """What values were taken to be."""
 
 _ASKS = (_aten._local_scalar_dense.default, _aten.equal.default, _aten.allclose.default)
@@ -414,13 +411,38 @@ MOST_ASKED = 50_000
 """More questions than a line of a script asks, even in loops over its data."""
 
 
-def _is_of_library() -> bool:
-    """Return whether an installed library, other than PyTorch, runs what asks."""
+_WHOLE = (1 << 31) - 1
+"""What is said of the end of a slice, so that it takes all there is."""
+
+_STANDARD = os.path.dirname(os.__file__) + os.sep
+
+
+def _asker() -> FrameType | None:
+    """Return what of the script, or of its own modules, asks; None if a library asks for itself."""
     for frame, _ in walk_stack(None):
-        name = frame.f_globals.get("__name__", "")
-        if not name.startswith(("enplace.", "torch.")):
-            return _is_installed(frame)
-    return False
+        file = frame.f_code.co_filename
+        if _is_installed(frame):
+            if not frame.f_globals.get("__name__", "").startswith(("torch.", "numpy.")):
+                return None
+        elif _is_own(file, frame.f_globals.get("__name__", "")):
+            return frame
+    return None
+
+
+def _is_own(file: str, module: str) -> bool:
+    """Return whether a file belongs to the script, not to Python, NumPy, PyTorch or Enplace."""
+    is_library = module.partition(".")[0] in ("enplace", "numpy", "torch")
+    return not (is_library or file.startswith(("<", _STANDARD)))
+
+
+def _texts_of_script(file: str) -> dict[str, str]:
+    """Read a file of the script, and those of its modules that are imported."""
+    files = {file}
+    for name, module in [*sys.modules.items()]:
+        path = getattr(module, "__file__", None) or ""
+        if path.endswith(".py") and "-packages" not in path and _is_own(path, name):
+            files.add(path)
+    return {each: "".join(linecache.getlines(each)) for each in files}
 
 
 def _is_installed(frame: FrameType) -> bool:
