@@ -72,6 +72,8 @@ class Change:
         What is assumed, in a sentence.
     method : str
         The method; empty for the usual one of the objective.
+    parts : tuple of str
+        Keys of changes whose plans are also plans with this one.
     """
 
     key: str
@@ -83,6 +85,7 @@ class Change:
     values: Mapping[str, Value] = field(default_factory=dict)
     about: str = ""
     method: str = ""
+    parts: tuple[str, ...] = ()
 
 
 Ladder = Iterable[Change]
@@ -155,6 +158,7 @@ def _offloading(problem: Problem, plain: Change, cluster: Cluster) -> Iterator[C
             title=f"{title}, or recompute them",
             method=RECOMPUTING,
             values={**plain.values, OFFLOAD.name: True},
+            parts=("recompute", "offload"),
         )
 
 

@@ -305,7 +305,7 @@ def find_fit(
 
 def fastest_first(rows: Sequence[Row]) -> tuple[Row, ...]:
     """Put the changes that fit behind the model as it is, by their time, and all others last."""
-    changed = sorted(rows[1:], key=lambda row: row.batch_us if row.fits else np.inf)
+    changed = sorted(rows[1:], key=_time_us)
     return (*rows[:1], *changed)
 
 
@@ -347,6 +347,7 @@ def list_rows(
         Called with the title of each change before it is tried.
     """
     over = options.stop.cancelled
+    tried: list[Row] = []
     as_now = [as_it_is(problem, cluster, options)]
     for number, ladder in enumerate(chain([as_now], list_ladders(problem, cluster, options))):
         fastest_us = np.inf
@@ -364,6 +365,8 @@ def list_rows(
                 row = _try(change, change.method or method(change.objective), asked)
             except CancelledError:
                 return
+            row = min([row, *_as_parts(change, row.problem, tried)], key=_time_us)
+            tried.append(row)
             yield row
             if row.fits and number == 0:
                 return
@@ -371,6 +374,20 @@ def list_rows(
                 if change.share == 1 or row.batch_us >= fastest_us:
                     break
                 fastest_us = row.batch_us  # with more room, the next may be faster yet
+
+
+def _as_parts(change: Change, problem: Problem | None, tried: Sequence[Row]) -> Iterator[Row]:
+    """Yield the rows of the parts of a change as rows of the change itself."""
+    for row in tried:
+        if row.change.key in change.parts and row.fits and row.result and problem:
+            schedule = simulate(problem, row.result.plan)
+            result = replace(row.result, schedule=schedule)
+            peak = most_bytes(schedule)
+            yield replace(row, change=change, problem=problem, result=result, peak_bytes=peak)
+
+
+def _time_us(row: Row) -> float:
+    return row.batch_us if row.fits else np.inf
 
 
 def _try(change: Change, method: str, options: PlaceOptions) -> Row:

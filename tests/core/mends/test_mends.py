@@ -231,6 +231,22 @@ def first_changes(cluster):
     return [each.key for each in (next(iter(ladder), None) for ladder in ladders) if each]
 
 
+def test_offloading_or_recomputing_is_no_slower_than_either(monkeypatch):
+    """The search with both is cut short here, as by a large model."""
+    search_for = search._try
+
+    def find(change, method, options):
+        found = search_for(change, method, options)
+        return replace(found, fits=False, batch_us=np.nan) if change.parts else found
+
+    monkeypatch.setattr(search, "_try", find)
+    found = fit(training_step(), cluster_of(1, capacity_bytes=260 * KB))
+    both, *parts = (row(found, name) for name in ("offload-recompute", "offload", "recompute"))
+    assert both.batch_us == min(part.batch_us for part in parts if part.fits)
+    assert both.cluster is both.problem.cluster
+    assert both.peak_bytes[0] <= 260 * KB
+
+
 def test_a_cluster_with_as_many_gpus_as_there_can_be_gets_no_host():
     full = with_gpus(cluster_of(2, capacity_bytes=KB), MAX_DEVICES)
     names = first_changes(full)
