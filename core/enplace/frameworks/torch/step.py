@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from statistics import median
 
 PARAMETER, GRADIENT, STATE, BUFFER = "parameter", "gradient", "state", "buffer"
@@ -158,18 +159,18 @@ class Step:
                 n_bytes[each.bits] += each.n_bytes
         return max(n_bytes, key=n_bytes.__getitem__)
 
-    def counted_peak_bytes(self, device: str) -> int:
-        """Return the most bytes of a device's storages that existed at once."""
+    def counted_peak_bytes(self, device: str = "") -> int:
+        """Return the most bytes of a device's storages that existed at once; of all without one."""
+        return max(self.alive_bytes(device))
+
+    def alive_bytes(self, device: str = "") -> list[int]:
+        """Return the bytes of storages that exist while each op runs, and after the last one."""
         change = [0] * (len(self.ops) + 2)
         for each in self.storages:
-            if each.device == device:
+            if each.device == device or not device:
                 change[max(each.first, 0)] += each.n_bytes
                 change[min(each.last, len(self.ops)) + 1] -= each.n_bytes
-        most = held = 0
-        for each_change in change:
-            held += each_change
-            most = max(most, held)
-        return most
+        return [*accumulate(change[:-1])]
 
 
 @dataclass(frozen=True)

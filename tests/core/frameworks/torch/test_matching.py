@@ -26,7 +26,7 @@ def test_each_op_of_a_step_is_where_its_name_is_planned():
         if node is not None
     }
     no_op = {graph.nodes[node].name for node in (*graph.inputs, *graph.variables.values())}
-    marks = {node.name for node in graph.nodes if node.type == "step"}
+    marks = {node.name for node in graph.nodes if node.type in ("step", "free", "Input")}
     assert of_ops | no_op | marks == {*planned}
 
 

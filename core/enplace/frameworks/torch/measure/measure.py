@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,17 @@ from enplace.frameworks.own_cluster import PCIE, describe, model_of
 from enplace.frameworks.programs import at_lines
 from enplace.frameworks.torch.device_map import PARAMETERS
 from enplace.frameworks.torch.measure.costs import EstimatedCosts, MeasuredCosts
-from enplace.frameworks.torch.measure.profile import Node, graph_of
+from enplace.frameworks.torch.measure.profile import HELD_BYTES, Node, graph_of
 from enplace.frameworks.torch.record.op_kinds import ALLOCATES
 from enplace.frameworks.torch.step import Step, Timing
+from enplace.machine import simulate
 from enplace.readers.calibration import calibrate
 from enplace.system import host_bytes
 from enplace.text import count, listed, percent, size
 from enplace.values.cluster import Cluster, Device
 from enplace.values.measurement import Measurement
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 
 GPU, CPU = "GPU:0", "CPU:0"
@@ -65,7 +69,7 @@ def measured_profile(name: str, step: Step, timing: Timing, facts: Measurement) 
         config=_config(step, timing, scale) | {PARAMETERS: graph.parameters},
         notes=(*facts.notes, *_notes(step, timing, scale)),
     )
-    profile = graph.profile(name, measured)
+    profile = _with_memory_checked(graph.profile(name, measured), step, timing)
     if measured.step_time_us is None:
         return profile
     assert measured.cluster is not None
@@ -87,7 +91,39 @@ def estimated_profile(name: str, step: Step, gpu: roofline.Gpu, facts: Measureme
         config={PARAMETERS: graph.parameters},
         notes=(*facts.notes, *_unwritten(step), *_unknown(step)),
     )
-    return graph.profile(name, measured)
+    return _with_memory_checked(graph.profile(name, measured), step, Timing())
+
+
+def replayed_peak_bytes(profile: Profile) -> int:
+    """Return the most bytes that the ops of a profile hold, one after another on one device."""
+    n_ops = profile.n_ops
+    alike = replace(profile, time_us=np.ones_like(profile.time_us))
+    problem = Problem(alike, Cluster("one", (Device(CPU, "cpu", 1 << 60),), (), ()))
+    plan = Plan(np.zeros(n_ops, dtype=np.int64), np.arange(n_ops), method="replay")
+    return int(simulate(problem, plan).peak_bytes[0])
+
+
+_ALIKE = 0.05
+"""Replayed and counted memory may differ by so much, besides small tensors, which are not held."""
+
+
+def _with_memory_checked(profile: Profile, step: Step, timing: Timing) -> Profile:
+    """Return a profile that says so if its ops hold other memory than the step did."""
+    extra = timing.call_extra_bytes
+    needed = (round(extra.get(op.call, 0) * op.share) for op in step.ops)
+    counted = max(map(add, step.alive_bytes(), (*needed, 0)))
+    replayed = replayed_peak_bytes(profile)
+    sizes = (each.n_bytes for each in step.storages)
+    small = sum(n_bytes for n_bytes in sizes if n_bytes < HELD_BYTES)
+    if abs(replayed - counted) <= _ALIKE * counted + small:
+        return profile
+    note = (
+        f"Memory of plans is {percent(abs(replayed / counted - 1))} too "
+        f"{'low' if replayed < counted else 'high'}: replayed on one device, the ops hold "
+        f"{size(replayed)} at most, but the recorded step held {size(counted)}."
+    )
+    measured = replace(profile.measured, notes=(*profile.measured.notes, note))
+    return replace(profile, measured=measured)
 
 
 def _notes(step: Step, timing: Timing, scale: float) -> tuple[str, ...]:

@@ -7,8 +7,10 @@
 - A tensor is a storage: what a view shows is read from whoever wrote the storage last. An op that
   changes a tensor in place makes another, which lies in the memory of the one that it read.
 - A tensor that was freed later than its last reader ended is held until the op that ran then.
-- If a gradient of the step before is freed only after the forward pass has begun, it is a tensor
+- If a gradient of the step before is still there while more than a batch is made, it is a tensor
   that an op without work, ``grad``, gives the parameter's op.
+- What no op reads counts, too: an op without work, ``free``, reads it when it is freed, and what
+  stays from step to step is held by an op of the inputs.
 - What an optimiser's step does to one parameter is one op. The step begins when the backward pass
   has ended: ``update/step`` waits for it. What ops on lists make for all parameters at once is a
   tensor that each update holds until the last one, and that an op without work, ``free``, reads.
@@ -36,7 +38,6 @@ from enplace.frameworks.torch.step import (
     STATE,
     RecordedOp,
     Step,
-    Storage,
 )
 from enplace.names.passes import BACKWARD, UPDATE, split_pass
 from enplace.names.scopes import INPUT as INPUT_SCOPE
@@ -126,8 +127,9 @@ def graph_of(step: Step, costs: Costs) -> StepGraph:
     step = told_apart(step)
     merged = _merged_updates(step)
     made = _Builder(step, costs, merged).build()
-    while knotted := _on_cycles(made.nodes, made.edges):
-        # Parts of an update that wait for each other, such as norms of all, are ops of their own.
+    while knotted := _on_cycles(made.nodes, made.edges) | _read_later(made.edges):
+        # Parts of an update that wait for each other, such as norms of all, or for other ops in
+        # between, are ops of their own.
         of = made.merged_nodes
         keys = {key for key, node in of.items() if node in knotted}
         if not keys:
@@ -152,6 +154,11 @@ def _on_cycles(nodes: Sequence[Node], edges: Sequence[Edge]) -> set[int]:
     label = strong_components(len(nodes), ends[:, 0], ends[:, 1])
     size = np.bincount(label, minlength=1)
     return {int(op) for op in np.flatnonzero(size[label] > 1)}
+
+
+def _read_later(edges: Sequence[Edge]) -> set[int]:
+    """Find the nodes that read tensors of nodes which began after them."""
+    return {to for source, _, to, n_bytes in edges if source > to and n_bytes >= HELD_BYTES}
 
 
 UpdateKey = tuple[int, str]
@@ -218,17 +225,20 @@ class _Builder:
         self._seen: set[tuple[int, int, int]] = set()
         self._step_node: dict[int, int] = {}
         self._pending: list[int] = []
-        self._kept_gradients = self._find_kept_gradients()
+        self._n_ops = len(self.step.ops)
+        self._replaced = self._find_replaced()
+        self._held = self._find_held()
+        self._begin = self._find_begin()
         self._data = self._find_data()
         self._elsewhere = self._find_readers_elsewhere()
         self._copies: dict[tuple[int, str], int] = {}
         self._sums = self._find_sums()
-        works = filter(_does_work, self.step.ops)
-        self._read_at_all = {number for op in works for number, _ in op.reads}
+        self._read_at_all, self._first_written = self._find_use()
 
     def build(self) -> _Builder:
         """Make nodes and edges."""
         self._add_variables()
+        self._add_unread_inputs()
         for number, op in enumerate(self.step.ops):
             if not _does_work(op):
                 continue
@@ -267,35 +277,66 @@ class _Builder:
 
     # Nodes
 
-    def _find_kept_gradients(self) -> set[str]:
-        """Find the parameters whose old gradient is still there when a new one is made.
+    def _find_replaced(self) -> dict[int, int]:
+        """Find, for what parameters own since the step, what it has freed in its place.
 
-        Then the new one takes its place, or is added to it.
+        A gradient takes no place if the one before was freed before it was made.
         """
-        gradients = [each for each in self.step.storages if each.role == GRADIENT]
-        made: dict[str, int] = {}
-        for each in gradients:
-            if each.first >= 0:
-                made[each.owner] = min(each.first, made.get(each.owner, each.first))
-        n_ops = len(self.step.ops)
-        old = (each for each in gradients if each.first < 0)
-        return {each.owner for each in old if each.last >= made.get(each.owner, n_ops)}
+        found: dict[tuple[str, str], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        for number, each in enumerate(self.step.storages):
+            is_new = each.first >= 0
+            if each.role and is_new == (each.last >= self._n_ops):
+                found[each.role, each.owner][is_new].append(number)
+        storages = self.step.storages
+        return {
+            new: old
+            for (role, _), (olds, news) in found.items()
+            for old, new in zip(sorted(olds, key=lambda n: storages[n].last), news, strict=False)
+            if role != GRADIENT or storages[old].last >= storages[new].first
+        }
+
+    def _find_held(self) -> set[int]:
+        """Find the storages that are part of a parameter's op for the whole step."""
+        return {*self._replaced.values()} | {
+            number
+            for number, each in enumerate(self.step.storages)
+            if each.last >= self._n_ops
+            if each.role in _SAVED
+            or (each.role == GRADIENT and (each.first < 0 or number in self._replaced))
+        }
+
+    def _find_use(self) -> tuple[set[int], dict[int, list[int]]]:
+        """Find the storages that ops read, and those that each op is the first to write."""
+        known = {number for number, each in enumerate(self.step.storages) if each.first < 0}
+        read: set[int] = set()
+        written: dict[int, list[int]] = {}
+        for number, op in enumerate(self.step.ops):
+            if _does_work(op):
+                read.update(storage for storage, _ in op.reads if storage in known)
+                touched = dict.fromkeys((*op.makes, *op.writes))
+                written[number] = [each for each in touched if each not in known]
+                known.update(written[number])
+        return read, written
+
+    def _find_begin(self) -> int:
+        """Find the first op after those that load a batch, or that with most memory before it."""
+        places = (n for n, op in enumerate(self.step.ops) if op.place == MODULE)
+        alive = self.step.alive_bytes()
+        return min(next(places, self._n_ops), alive.index(max(alive)))
 
     def _find_late_gradients(self, held: Collection[str]) -> dict[str, list[int]]:
-        """Find, for each parameter held, the old gradients that are freed after a module has begun.
+        """Find, for each parameter held, the old gradients that are there after the inputs.
 
         Those that ops read are inputs.
         """
-        ops, kept = self.step.ops, self._kept_gradients
-        calls = (op.place == MODULE and op.pass_ == OpPass.FORWARD for op in ops)
-        begin = next((n for n, is_call in enumerate(calls) if is_call), len(ops))
+        ops = self.step.ops
         read = {s for op in ops if not op.is_view for s, _ in op.reads}
         # A parameter of a recurrent layer may lie in the storage of another.
         beside = {owner.rpartition(".")[0]: owner for owner in held}
         found: dict[str, list[int]] = defaultdict(list)
         for number, each in enumerate(self.step.storages):
-            is_old = each.role == GRADIENT and each.first < 0 and each.owner not in kept
-            is_late = each.last >= begin and each.n_bytes >= HELD_BYTES
+            is_old = each.role == GRADIENT and each.first < 0 and number not in self._held
+            is_late = each.last >= self._begin and each.n_bytes >= HELD_BYTES
             if is_old and is_late and number not in read:
                 near = beside.get(each.owner.rpartition(".")[0], "")
                 found[each.owner if each.owner in held else near].append(number)
@@ -306,7 +347,7 @@ class _Builder:
         stays = {
             number
             for number, each in enumerate(self.step.storages)
-            if each.first < 0 and each.last >= len(self.step.ops) and not each.role
+            if each.first < 0 and each.last >= self._n_ops and not each.role
         }
         read = {
             s for op in self.step.ops if op.place != INPUT and not op.is_view for s, _ in op.reads
@@ -351,8 +392,8 @@ class _Builder:
         states: dict[str, int] = defaultdict(int)
         bits = self.step.state_bits
         device: dict[str, str] = {}
-        for each in self.step.storages:
-            if self._is_held(each):
+        for number, each in enumerate(self.step.storages):
+            if number in self._held and each.last >= self._n_ops:
                 held[each.owner] += each.n_bytes
                 states[each.owner] += each.n_bytes * (each.bits == bits)
                 if each.role == PARAMETER or each.owner not in device:
@@ -370,10 +411,23 @@ class _Builder:
                 self._tie(at, gradient)
                 self._send(gradient, number, at, self.step.storages[number].n_bytes)
 
-    def _is_held(self, storage: Storage) -> bool:
-        """Whether a storage is part of a parameter's op for the whole step."""
-        is_gradient = storage.role == GRADIENT and storage.owner in self._kept_gradients
-        return storage.role in _SAVED or (is_gradient and storage.last >= len(self.step.ops))
+    def _add_unread_inputs(self) -> None:
+        """Add what is older than the step and there in it, though no op reads it."""
+        stays: dict[str, int] = defaultdict(int)
+        for number, each in enumerate(self.step.storages):
+            if each.first >= 0 or each.role or number in self._read_at_all:
+                continue
+            if each.last >= self._n_ops:
+                stays[each.device] += each.n_bytes
+            elif each.last >= self._begin and each.n_bytes >= HELD_BYTES:
+                self._free(self._add_input("dropped", each.device), number)
+        for device, n_bytes in stays.items():
+            if n_bytes >= HELD_BYTES:
+                self.nodes[self._add_input("kept", device)].persistent_bytes = n_bytes
+
+    def _add_input(self, own: str, device: str) -> int:
+        """Add the node of tensors that are older than the step."""
+        return self._add_idle(own, "Input", OpKind.INPUT, OpPass.FORWARD, INPUT_SCOPE, device)
 
     def _add(self, node: Node) -> int:
         self.nodes.append(node)
@@ -474,7 +528,7 @@ class _Builder:
         is_argument = storage.n_bytes <= _ARGUMENT_BYTES
         if storage.device == "cpu" != self.nodes[node].device and is_argument:
             return  # a number goes along with the launch
-        if storage.owner in self._variable and self._is_held(storage):
+        if storage.owner in self._variable and number in self._held:
             variable = self._variable[storage.owner]
             is_elsewhere = module in self._elsewhere.get(storage.owner, ())
             if storage.role == PARAMETER and is_elsewhere and writer is None:
@@ -499,7 +553,7 @@ class _Builder:
 
     def _write(self, node: int, number: int) -> None:
         storage = self.step.storages[number]
-        if storage.owner in self._variable and self._is_held(storage):
+        if storage.owner in self._variable and number in self._held:
             self._tie(node, self._variable[storage.owner])
         for reader in self._readers.pop(number, ()):
             self._connect_nodes(reader, CONTROL, node, 0)
@@ -514,8 +568,7 @@ class _Builder:
         """Return the node of a tensor that is older than the step."""
         if number not in self._input:
             storage = self.step.storages[number]
-            own, where = f"tensor_{len(self._input)}", (INPUT_SCOPE, storage.device)
-            at = self._add_idle(own, "Input", OpKind.INPUT, OpPass.FORWARD, *where)
+            at = self._add_input(f"tensor_{len(self._input)}", storage.device)
             self.nodes[at].persistent_bytes = storage.n_bytes if number in self._data else 0
             self._input[number] = at
         return self._input[number]
@@ -539,32 +592,37 @@ class _Builder:
             self.edges.append((*edge, n_bytes))
 
     def _keep_unread(self, number: int, node: int) -> None:
-        """Let an op without work read what an op makes and no other reads: the script keeps it."""
-        op = self.step.ops[number]
-        for each in () if number in self.merged else op.makes:
+        """Keep what an op makes and no other reads, and what it replaces, until it is freed."""
+        made, known = self._first_written[number], (self._read_at_all, self._held)
+        unread = [each for each in made if not any(each in those for those in known)]
+        unread = [] if number in self.merged else unread
+        replaced = [self._replaced[each] for each in made if each in self._replaced]
+        for each in (*unread, *replaced):
             storage = self.step.storages[each]
-            is_small = storage.n_bytes < HELD_BYTES or storage.device != op.device
-            if each in self._read_at_all or is_small or self._is_held(storage):
+            if storage.n_bytes < HELD_BYTES or storage.device != self.nodes[node].device:
                 continue
-            if not any(map(_does_work, self.step.ops[number + 1 : storage.last + 1])):
+            if any(map(_does_work, self.step.ops[number + 1 : storage.last + 1])):
+                self._free(node, each)
+            elif storage.last >= number:
                 self.nodes[node].temporary_bytes += storage.n_bytes
-                continue
-            where = op.pass_, self.nodes[node].scope, op.device
-            reader = self._add_idle("free", "free", OpKind.CONSTANT, *where)
-            self._tie(reader, node)
-            self._send(node, each, reader, storage.n_bytes)
+
+    def _free(self, source: int, number: int) -> None:
+        """Let an op without work read a storage, so that it can be held until it is freed."""
+        of = self.nodes[source]
+        reader = self._add_idle("free", "free", OpKind.CONSTANT, of.pass_, of.scope, of.device)
+        self._tie(reader, source)
+        self._send(source, number, reader, self.step.storages[number].n_bytes)
 
     def _add_holds(self) -> None:
         """Hold each tensor until its storage was freed, if all readers end before.
 
         What outlives the step, such as gradients that are zeroed later, stays until its last op.
         """
-        n_ops = len(self.step.ops)
         devices = {node.device for node in self.nodes}
         last_node = {device: self._last_nodes(device) for device in devices}
         readers: dict[tuple[int, int], int] = {}
-        for source, output, target, _ in self.edges:
-            if output != CONTROL:
+        for source, output, target, n_bytes in self.edges:
+            if n_bytes and output != CONTROL:
                 readers[source, output] = max(readers.get((source, output), -1), target)
         newest: dict[int, int] = {}
         for _, number, version in self._slots:
@@ -572,16 +630,15 @@ class _Builder:
         ends = {node.device: number for number, node in enumerate(self.nodes)}
         for (source, number, version), output in [*self._slots.items()]:
             storage = self.step.storages[number]
-            is_last = version == newest[number]
-            stays = self._is_held(storage) or number in self._data
-            if not is_last or stays or storage.n_bytes < HELD_BYTES:
+            is_last = version == newest[number] >= 0
+            if not is_last or (source, output) not in readers or storage.n_bytes < HELD_BYTES:
                 continue
             if storage.device not in last_node:
                 continue
-            until = last_node[storage.device][min(storage.last, n_ops - 1)]
-            if storage.last >= n_ops:
+            until = last_node[storage.device][min(storage.last, self._n_ops - 1)]
+            if storage.last >= self._n_ops:
                 until = ends[storage.device]
-            if until is not None and until > readers.get((source, output), -1):
+            if until is not None and until > readers[source, output]:
                 self.holds.append((source, output, until))
 
     def _name_loose(self) -> None:
@@ -625,7 +682,7 @@ class _Builder:
             own = [
                 (self.step.storages[s], self.step.ops[number].share < 1)
                 for s, number in made.items()
-                if s not in shared and not self._is_held(self.step.storages[s])
+                if s not in shared and s not in self._held
             ]
             most = max(
                 (sum(e.n_bytes for e, _ in own if e.first <= n <= e.last) for n in ops), default=0

@@ -246,7 +246,7 @@ class Recorder(TorchDispatchMode):
         self._ops: list[RecordedOp] = []
         self._blocks: list[_Block] = []
         self._known = OfMemories[_Block]()
-        self._old_gradients: list[tuple[_Block, torch.Tensor]] = []
+        self._old: list[tuple[_Block, torch.Tensor, str]] = []
         self.at = Whereabouts(modules)
         self._calls = 0
         self._is_over = False
@@ -391,9 +391,7 @@ class Recorder(TorchDispatchMode):
     def know_model(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Note, before the step, what the optimisers hold; it is older than the step."""
         for parameter, tensor, role in held_by(optimizers):
-            blocks = [block for block, _ in self._parts_of(tensor, -1)]
-            if role == GRADIENT:
-                self._old_gradients += [(block, parameter) for block in blocks]
+            self._old += [(block, parameter, role) for block, _ in self._parts_of(tensor, -1)]
 
     def _name_model(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Note the parameters, their gradients and states, and the modules' buffers."""
@@ -407,8 +405,7 @@ class Recorder(TorchDispatchMode):
             for tensor, owner, role in found
             for block, _ in self._parts_of(tensor, -1)
         ]
-        gradients = self._old_gradients
-        old = [(block, self._modules.owner(each), GRADIENT, 0) for block, each in gradients]
+        old = [(block, self._modules.owner(each), role, 0) for block, each, role in self._old]
         for block, owner, role, bits in (*named, *old):
             if not block.role:
                 block.role, block.owner, block.bits = role, owner, bits
