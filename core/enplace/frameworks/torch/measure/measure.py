@@ -97,7 +97,8 @@ def estimated_profile(name: str, step: Step, gpu: roofline.Gpu, facts: Measureme
 def replayed_peak_bytes(profile: Profile) -> int:
     """Return the most bytes that the ops of a profile hold, one after another on one device."""
     n_ops = profile.n_ops
-    alike = replace(profile, time_us=np.ones_like(profile.time_us))
+    known_us = np.nan_to_num(profile.time_us).max(axis=1, keepdims=True, initial=0.0)
+    alike = replace(profile, time_us=known_us.repeat(2, axis=1))
     problem = Problem(alike, Cluster("one", (Device(CPU, "cpu", 1 << 60),), (), ()))
     plan = Plan(np.zeros(n_ops, dtype=np.int64), np.arange(n_ops), method="replay")
     return int(simulate(problem, plan).peak_bytes[0])

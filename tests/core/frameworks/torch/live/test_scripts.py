@@ -23,7 +23,7 @@ from enplace.frameworks.roofline import GPUS  # noqa: E402
 from enplace.frameworks.source import source_of  # noqa: E402
 from enplace.frameworks.torch.device_map import device_map, find_blocks  # noqa: E402
 from enplace.frameworks.torch.measure.costs import MeasuredCosts  # noqa: E402
-from enplace.frameworks.torch.measure.measure import estimated_profile  # noqa: E402
+from enplace.frameworks.torch.measure.measure import estimated_profile, replayed_peak_bytes  # noqa: E402
 from enplace.frameworks.torch.measure.profile import graph_of  # noqa: E402
 from enplace.frameworks.torch.open.fake import OF_FAKES, record_on_fake_tensors  # noqa: E402
 from enplace.frameworks.torch.open.scripts import OF_STEPS, LoadError, record_script  # noqa: E402
@@ -37,7 +37,6 @@ from enplace.frameworks.torch.worker import check_imports  # noqa: E402
 from enplace.machine import simulate  # noqa: E402
 from enplace.processes.worker import ignore  # noqa: E402
 from enplace.readers.clusters import presets  # noqa: E402
-from enplace.values.cluster import Cluster, Device  # noqa: E402
 from enplace.values.measurement import Measurement  # noqa: E402
 from enplace.values.op_kinds import OpPass  # noqa: E402
 from enplace.values.plan import Plan  # noqa: E402
@@ -130,9 +129,7 @@ def peak_bytes(step):
     """Simulate the profile of a step on one device, in the order of the script."""
     timing = Timing(call_us={op.call: 1.0 for op in step.ops})
     profile = graph_of(step, MeasuredCosts(timing)).profile("model", Measurement())
-    problem = Problem(profile, Cluster("one", (Device("CPU:0", "cpu", 1 << 40),), (), ()))
-    plan = Plan(np.zeros(profile.n_ops, np.int64), np.arange(profile.n_ops), method="test")
-    return simulate(problem, plan).memory[0].peak_bytes
+    return replayed_peak_bytes(profile)
 
 
 def test_the_recorded_script_trains_as_it_does_alone(tmp_path):
@@ -223,6 +220,34 @@ def test_gradients_that_are_zeroed_after_the_forward_pass_count_in_it(tmp_path, 
     source = script(tmp_path, text.replace("Adam(model.parameters(), 1e-3)", f"SGD({groups}, 0.1)"))
     for step in (record(source), record_on_fake_tensors(source, ignore).step):
         assert peak_bytes(step) == pytest.approx(step.counted_peak_bytes("cpu"), rel=0.01)
+
+
+BEYOND_THE_STEP = {
+    "averages": "kept = [0.9 * p + 0.1 * q.detach() for p, q in zip(kept, model.parameters())]",
+    "a bank, made anew": "bank = torch.cat([bank[32:], torch.randn(32, 256)])",
+    "a bank, in place": "bank.mul_(0.9).add_(torch.randn(256, 256))",
+    "results, unread": "some = [*some[-2:], torch.randn(256, 256)]",
+    "copies of weights": "kept = [p.detach().clone() for p in model.parameters()]",
+    "weights, made anew": "[setattr(p, 'data', p.data * 0.5) for p in model.parameters()]",
+    "gradients, made anew": "[setattr(p, 'grad', p.grad * 0.5) for p in model.parameters()]",
+}
+
+
+@pytest.mark.parametrize("what", BEYOND_THE_STEP)
+def test_what_a_script_keeps_from_step_to_step_counts_in_memory(tmp_path, what):
+    text = LOOP.replace("64", "512").replace(
+        "for step", "kept, some, bank = [*model.parameters()], [], torch.randn(256, 256)\nfor step"
+    )
+    source = script(tmp_path, text + f"    {BEYOND_THE_STEP[what]}\n")
+    for step in (record(source), record_on_fake_tensors(source, ignore).step):
+        assert peak_bytes(step) == pytest.approx(step.counted_peak_bytes("cpu"), rel=0.01)
+
+
+def test_a_forward_pass_alone_holds_its_result(tmp_path):
+    text = "import torch\nmodel = torch.nn.Linear(32, 4096)\nfor _ in range(3):\n"
+    source = script(tmp_path, text + "    out = model(torch.randn(64, 32))\n")
+    profile = profile_of(source, 1)
+    assert replayed_peak_bytes(profile) == profile.measured.peak_bytes["CPU:0"] > 4 * 64 * 4096
 
 
 def test_flops_are_those_of_pytorchs_own_counter(tmp_path):
