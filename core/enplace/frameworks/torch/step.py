@@ -159,12 +159,15 @@ class Step:
                 n_bytes[each.bits] += each.n_bytes
         return max(n_bytes, key=n_bytes.__getitem__)
 
-    def counted_peak_bytes(self, device: str = "") -> int:
-        """Return the most bytes of a device's storages that existed at once; of all without one."""
+    def counted_peak_bytes(self, device: str) -> int:
+        """Return the most bytes of a device's storages that existed at once."""
         return max(self.alive_bytes(device))
 
     def alive_bytes(self, device: str = "") -> list[int]:
-        """Return the bytes of storages that exist while each op runs, and after the last one."""
+        """Return the bytes of storages that exist while each op runs, and after the last one.
+
+        Without a device, those of all devices count.
+        """
         change = [0] * (len(self.ops) + 2)
         for each in self.storages:
             if each.device == device or not device:

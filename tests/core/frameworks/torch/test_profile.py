@@ -6,7 +6,11 @@ import pytest
 from enplace.errors import EnplaceError
 from enplace.frameworks.roofline import GPUS
 from enplace.frameworks.torch.measure.costs import EstimatedCosts, MeasuredCosts
-from enplace.frameworks.torch.measure.measure import estimated_profile, measured_profile
+from enplace.frameworks.torch.measure.measure import (
+    estimated_profile,
+    measured_profile,
+    replayed_peak_bytes,
+)
 from enplace.frameworks.torch.measure.profile import graph_of
 from enplace.frameworks.torch.step import (
     GRADIENT,
@@ -42,14 +46,6 @@ def ones(step):
     """Return the profile of a step on a CPU whose ops each take a microsecond."""
     timing = Timing(call_us={op.call: 1.0 for op in step.ops})
     return graph_of(step, MeasuredCosts(timing)).profile("model", Measurement())
-
-
-def peak_bytes(profile):
-    """Simulate ops one after another, as eager PyTorch runs them."""
-    problem = Problem(profile, Cluster("one", (Device("CPU:0", "cpu", 1 << 40),), (), ()))
-    n_ops = profile.n_ops
-    plan = Plan(np.zeros(n_ops, dtype=np.int64), np.arange(n_ops), method="test")
-    return simulate(problem, plan).memory[0].peak_bytes
 
 
 def inputs(profile, name):
@@ -90,7 +86,9 @@ def test_ops_are_named_after_modules_in_each_pass():
 @pytest.mark.parametrize("name", ["mlp", "tied"])
 def test_simulated_memory_is_that_of_the_storages_that_existed(name):
     step = read_step(name)
-    assert peak_bytes(ones(step)) == pytest.approx(step.counted_peak_bytes("cpu"), rel=0.01)
+    assert replayed_peak_bytes(ones(step)) == pytest.approx(
+        step.counted_peak_bytes("cpu"), rel=0.01
+    )
 
 
 def test_a_parameter_holds_itself_and_its_states_and_keeps_its_ops_beside_it():
@@ -142,6 +140,15 @@ def test_what_clips_one_gradient_belongs_to_its_parameter():
     assert profile.scopes[profile.index[norm]] == "update/blocks_0/up"
 
 
+def test_a_step_that_holds_more_than_its_ops_show_is_noted():
+    step = read_step("mlp")
+    assert not estimate(step).measured.notes
+    lost = Storage(1 << 20, "cpu", 3, 50)  # no op made it
+    (note,) = estimate(replace(step, storages=(*step.storages, lost))).measured.notes
+    assert "too low: replayed on one device" in note
+    assert note.endswith("but the recorded step held 1.1 MiB.")
+
+
 def with_averages(step):
     """Return a step that begins as averages of two parameters follow the step before."""
     n_ops, n_bytes = len(step.ops), 4096
@@ -186,7 +193,7 @@ def test_a_tensor_is_held_until_it_was_freed():
     assert "relu" not in inputs(profile, "mul")
     names = [[profile.op_names[op] for op in (source, until)] for source, _, until in profile.holds]
     assert names == [["relu", "mul"]]
-    assert peak_bytes(profile) == n_bytes + 8
+    assert replayed_peak_bytes(profile) == n_bytes + 8
 
 
 def updates_on_lists():
@@ -217,7 +224,7 @@ def updates_on_lists():
 def test_what_an_optimiser_makes_for_all_parameters_at_once_is_held_until_its_last_update():
     step = updates_on_lists()
     profile = ones(step)
-    assert peak_bytes(profile) == step.counted_peak_bytes("cpu") == 8000
+    assert replayed_peak_bytes(profile) == step.counted_peak_bytes("cpu") == 8000
     assert not profile.temporary_bytes.any()
     names = [[profile.op_names[op] for op in (source, until)] for source, _, until in profile.holds]
     assert names == [["update/a/AdamW", "update/b/AdamW"]]
@@ -239,7 +246,7 @@ def test_an_output_that_no_op_reads_counts_while_the_script_keeps_it(dropped_at)
         for n, (read, made) in enumerate(zip((0, 1, 3, 4), makes, strict=True))
     )
     step = Step("lstm", ops, storages)
-    assert peak_bytes(ones(step)) == step.counted_peak_bytes("cpu")
+    assert replayed_peak_bytes(ones(step)) == step.counted_peak_bytes("cpu")
 
 
 def test_a_pipeline_holds_what_updates_make_after_all_samples():
