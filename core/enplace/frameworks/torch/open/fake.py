@@ -11,7 +11,7 @@ import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import wraps
 from itertools import groupby
@@ -83,6 +83,7 @@ OF_FAKES = (
     "torch.utils._python_dispatch._disable_current_modes",
     "torch.nn.Module._apply",
     "torch.nn.RNNBase.flatten_parameters",
+    "torch.nn.parallel.DistributedDataParallel.no_sync",
     "torch.amp.GradScaler._maybe_opt_step",
     "torch.optim.optimizer._get_foreach_kernels_supported_devices",
     "torch.optim.optimizer._foreach_supported_types",
@@ -103,6 +104,10 @@ def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
         stack.enter_context(patch.object(DataLoader, "__init__", _load_here(DataLoader.__init__)))
         step = patch.object(torch.amp.GradScaler, "_maybe_opt_step", _step_anyway)
         stack.enter_context(step)  # it asks whether a gradient is infinite
+        ddp = torch.nn.parallel.DistributedDataParallel
+        stack.enter_context(patch.object(ddp, "__init__", _hold))  # it compares values of ranks
+        stack.enter_context(patch.object(ddp, "forward", _call_held))
+        stack.enter_context(patch.object(ddp, "no_sync", lambda self: nullcontext()))
         flatten = patch.object(torch.nn.RNNBase, "flatten_parameters", lambda self: None)
         stack.enter_context(flatten)  # it compares addresses
         stack.enter_context(patch.object(torch._VF, "_pad_packed_sequence", _pad))
@@ -622,6 +627,16 @@ def _converted(parameter: torch.nn.Parameter, fn: Any) -> torch.nn.Parameter:
 
 def _step_anyway(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
     return optimizer.step(*args, **kwargs)
+
+
+def _hold(self: Any, module: torch.nn.Module, *_: Any, **__: Any) -> None:
+    """Make a wrapper of a model that is copied to no other process."""
+    torch.nn.Module.__init__(self)
+    self.module = module
+
+
+def _call_held(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return self.module(*args, **kwargs)
 
 
 def _load_here(init: Any) -> Any:

@@ -631,6 +631,15 @@ def test_a_tied_model_may_be_converted_in_an_estimate(tmp_path):
     assert [*step.tied] == [("3.weight", "0.weight"), ("3.bias", "0.bias")]
 
 
+def test_an_estimate_passes_through_what_copies_a_model_to_processes(tmp_path):
+    wrapped = "model = nn.parallel.DistributedDataParallel(model)\noptimizer ="
+    text = LOOP.replace("optimizer =", wrapped, 1)
+    plain, found = (
+        record_on_fake_tensors(script(tmp_path, each), ignore).step for each in (LOOP, text)
+    )
+    assert kinds(found) == kinds(plain)
+
+
 VALUES = """
         assert (x.numpy() == 1).all() and (x > 0).tolist()[0][0]
         assert torch.unique(x, return_counts=True)[1].shape == (x.numel(),)
