@@ -121,7 +121,7 @@ def explain_end(code: int, last_lines: str) -> str:
             "it takes minutes, unlike any real .pt2, or longer than the limit of this shell "
             "(ulimit -t)"
         )
-    less_memory = "use a smaller batch, or estimate the model with --estimate"
+    less_memory = "use a smaller batch or, unless it was an estimate already, --estimate"
     return explain_script_end("PyTorch", code, less_memory)
 
 
