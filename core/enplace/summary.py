@@ -88,7 +88,10 @@ def numbers(result: Result, expert: Schedule | None, whole: Sequence[str] = ()) 
     """Return a result as plain data; times in µs. ``whole`` has the regexes of whole layers."""
     import numpy as np
 
+    from enplace.machine.caching_allocator import reserved_on_devices
+
     schedule, plan = result.schedule, result.plan
+    reserved = reserved_on_devices(schedule)
     cluster = schedule.problem.cluster
     ops = np.bincount(plan.device, minlength=cluster.n_devices)
     columns = zip(
@@ -131,10 +134,11 @@ def numbers(result: Result, expert: Schedule | None, whole: Sequence[str] = ()) 
                 "busy_us": busy,
                 "idle_us": max(idle, 0.0),
                 "peak_bytes": peak,
+                "reserved_bytes_predicted": reserved.get(number),
                 "capacity_bytes": int(device.capacity_bytes),
                 "reserve_bytes": int(device.reserve_bytes),
             }
-            for device, n_ops, busy, idle, peak in columns
+            for number, (device, n_ops, busy, idle, peak) in enumerate(columns)
         ],
         "transfers": {
             "count": len(schedule.transfer_tensor),
@@ -310,6 +314,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     """
     import numpy as np
 
+    from enplace.machine.caching_allocator import about_reserved
     from enplace.machine.pipelines.pipeline import fill_pipeline
     from enplace.machine.pipelines.words import about_waiting, lacking_in_flight
     from enplace.machine.plan_words import device_rows
@@ -353,8 +358,10 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     passed_over = find_passed_over(plan.note)
     said = plan.note.replace(passed_over, "").strip() if passed_over in first else plan.note
     note = [*filter(None, [as_sentence(said), *about])]
-    tables = [table(lines, "lrl"), *note, table(device_rows(schedule), "lrrrrr")]
+    rows = device_rows(schedule)
+    tables = [table(lines, "lrl"), *note, table(rows, "l".ljust(len(rows[0]), "r"))]
     memory = about_memory(problem.cluster, schedule.peak_bytes, schedule.fit_verdict)
+    memory += filter(None, [about_reserved(schedule)])
     if pipeline is not None:
         memory += filter(None, [lacking_in_flight(problem, pipeline), about_waiting(pipeline.kind)])
     return "\n\n".join([head, *filter(None, [first]), *tables, *memory])

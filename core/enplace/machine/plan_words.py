@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from enplace.machine import critical_path
+from enplace.machine.caching_allocator import reserved_on_devices
 from enplace.machine.limits import SHORT_US, find_limits, limited_us, time_if_free
 from enplace.machine.op_passes import backward_ops
 from enplace.names.groups import Grouping
@@ -27,10 +28,16 @@ _NUMBERED = re.compile(r"(.*?)(\d+)(?:–(\d+))?")
 
 
 def device_rows(schedule: Schedule) -> list[list[str]]:
-    """Return a heading, and a row for each device: ops, busy share, peak of capacity."""
+    """Return a heading, and a row for each device: ops, busy share, peak of capacity.
+
+    For models of PyTorch, also what its allocator would reserve on GPUs.
+    """
+    reserved = reserved_on_devices(schedule)
     cluster = schedule.problem.cluster
     ops = np.bincount(schedule.plan.device, minlength=cluster.n_devices)
-    rows = [["device", "ops", "busy", "", "peak memory", ""]]
+    rows = [
+        ["device", "ops", "busy", "", "peak memory", "", *["reserved, predicted"] * bool(reserved)]
+    ]
     for number, device in enumerate(cluster.devices):
         busy, peak = float(schedule.busy_us[number]), int(schedule.peak_bytes[number])
         available_us = schedule.makespan_us * device.lanes
@@ -42,6 +49,7 @@ def device_rows(schedule: Schedule) -> list[list[str]]:
                 percent(busy / available_us if available_us else 0.0),
                 f"{size(peak)} of {size(device.capacity_bytes)}",
                 percent(peak / device.capacity_bytes),
+                *[size(reserved[number]) if number in reserved else ""] * bool(reserved),
             ]
         )
     return rows

@@ -8,6 +8,7 @@ from html import escape
 import numpy as np
 
 from enplace.machine import critical_path
+from enplace.machine.caching_allocator import about_reserved
 from enplace.machine.pipelines.pipeline import (
     device_loads_us,
     fill_pipeline,
@@ -209,7 +210,7 @@ def _devices(schedule: Schedule) -> str:
     lines = ["".join(f"<th>{each}" for each in head)]
     for row, colour, is_over in zip(rows, colour_numbers(cluster), exceeds, strict=True):
         label, *cells = row
-        marks = [*[""] * 3, *[' class="bad"' * is_over] * 2]
+        marks = [*[""] * 3, *[' class="bad"' * is_over] * (len(cells) - 3)]
         marked = (f"<td{mark}>{cell}</td>" for mark, cell in zip(marks, cells, strict=True))
         lines.append(f"<td>{chip(colour)}{escape(label)}</td>{''.join(marked)}")
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
@@ -217,7 +218,8 @@ def _devices(schedule: Schedule) -> str:
 
 def _about_memory(schedule: Schedule) -> list[str]:
     cluster = schedule.problem.cluster
-    return about_memory(cluster, schedule.peak_bytes, schedule.fit_verdict)
+    known = about_memory(cluster, schedule.peak_bytes, schedule.fit_verdict)
+    return [*known, about_reserved(schedule)]
 
 
 def _paragraphs(texts: Sequence[str]) -> str:
