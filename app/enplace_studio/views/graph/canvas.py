@@ -22,7 +22,7 @@ from enplace.text import count
 from enplace_studio.views.graph.camera import MARGIN, READABLE, READABLE_OPS, SCALES, Camera
 from enplace_studio.views.graph.card_texts import describe_card, describe_port
 from enplace_studio.views.graph.model import GraphModel
-from enplace_studio.views.graph.paint import paint_scene
+from enplace_studio.views.graph.paint import paint_extent, paint_scene
 from enplace_studio.views.graph.press import Press
 from enplace_studio.views.graph.scene import Scene
 from enplace_studio.widgets.dragging import EXTEND, RubberBand
@@ -66,6 +66,8 @@ class Canvas(KeyCanvas):
         self.current: int | None = None
         self.fitted: float | None = None
         """The least scale for fitting the cards to another size; None once the user has moved."""
+        self.shows_extent = False
+        """Whether the edges show which part of the graph is in view."""
         self._press: Press | None = None
         self._panning: QPoint | None = None
         self.setMouseTracking(True)
@@ -190,8 +192,10 @@ class Canvas(KeyCanvas):
         marks = self.model.marks(self.current if self.hasFocus() else None)
         marks = replace(marks, taken=frozenset(self._taken()))
         paint_scene(painter, scene, marks, self.camera.visible(part))
+        painter.resetTransform()
+        if self.shows_extent:
+            paint_extent(painter, QRectF(self.rect()), self.visible(), scene.bounds)
         if self._press is not None and self._press.band is not None:
-            painter.resetTransform()
             noun = "op" if scene.level.of_ops else "group"
             self._press.band.paint(painter, count(len(marks.taken), noun))
 

@@ -252,6 +252,10 @@ class GraphView(Panel):
         self._place_overlays()
 
     def _place_overlays(self) -> None:
+        self._place_minimap()
+        self.canvas.shows_extent = self.minimap.isHidden()
+
+    def _place_minimap(self) -> None:
         area = self.canvas.rect()
         scene = self.model.scene
         fits = area.width() >= _MINIMAP_NEEDS.width() and area.height() >= _MINIMAP_NEEDS.height()

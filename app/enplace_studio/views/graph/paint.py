@@ -39,6 +39,7 @@ _ROUTED_ALPHA = 0.6  # a long edge that passes beside the cards, not behind them
 
 
 _NOTE_PX = 7
+EXTENT_PX = 3
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,24 @@ def in_lines(ways: Sequence[str], font: QFont, width: float) -> str:
         first, *rest = broken[-1]
         found = [fitted(line, font, width) for line in (first, " ".join(rest)) if line]
     return "\n".join(found)
+
+
+def paint_extent(painter: QPainter, area: QRectF, visible: QRectF, bounds: QRectF) -> None:
+    """Show at two edges which part of the scene is visible, as scroll bars do; none for all."""
+    whole = visible.united(bounds)
+    part = visible.translated(-whole.topLeft())
+    across, down = area.width() / whole.width(), area.height() / whole.height()
+    bars = []
+    if whole.width() > part.width():
+        left, width = part.left() * across, part.width() * across
+        bars.append(QRectF(left, area.bottom() - EXTENT_PX, width, EXTENT_PX))
+    if whole.height() > part.height():
+        top, height = part.top() * down, part.height() * down
+        bars.append(QRectF(area.right() - EXTENT_PX, top, EXTENT_PX, height))
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(theme.tokens.line)
+    for bar in bars:
+        painter.drawRoundedRect(bar, EXTENT_PX / 2, EXTENT_PX / 2)
 
 
 # ---------------------------------------------------------------- cards

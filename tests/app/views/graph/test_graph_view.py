@@ -31,7 +31,7 @@ from enplace_studio.widgets.pictures import write_picture
 from enplace_studio.widgets.theme import theme
 from problems import cluster_of, profile_of
 from threads import finish_work
-from turns import take_turns
+from turns import take_turns, turn_wheel
 
 LEFT, NO_KEY, CTRL = (
     Qt.MouseButton.LeftButton,
@@ -793,6 +793,19 @@ def test_a_small_pane_still_shows_cards_and_chips(open_view, qtbot):
     qtbot.waitUntil(lambda: view.canvas.height() > 150)
     assert all(view.devices.rect().contains(chip_rect(view.devices, d)) for d in range(6))
     assert not view.minimap.isVisible()
+
+
+def test_edges_tell_that_cards_are_out_of_view_where_no_overview_has_room(open_view, qtbot):
+    view = open_view(model_document(gpus=6), 420, 320)
+    canvas = view.canvas
+    qtbot.waitUntil(lambda: canvas.height() > 150)
+    assert not view.minimap.isVisible()
+    turn_wheel(canvas)
+    image, at = canvas.grab().toImage(), canvas.width() - 2
+    bar = theme.tokens.line.name()
+    shown = [image.pixelColor(at, y).name() == bar for y in range(canvas.height())]
+    assert any(shown)
+    assert not all(shown)
 
 
 @pytest.mark.parametrize("width", [620, 760, 900])
