@@ -40,6 +40,8 @@ LABEL_PX, GROUP_PX = 34, 52
 """Bars at least this wide have a label, and bars of one group together."""
 LEAST_PX = 0.1
 """Bars narrower than this do not end a stretch of the groups of one scope."""
+FILLED = 0.75
+"""Bars that are named together take at least this share of their time."""
 DIMMED = 0.55
 """Share of its colour that a bar keeps while others are selected."""
 SECOND_SHADE = 0.78
@@ -250,6 +252,8 @@ def _narrow_stretches(
 ) -> Iterator[tuple[int, float, float]]:
     """Find bars with one key close to each other, none of them wide enough for a label.
 
+    They fill most of the time: a name's plain ground would look like one long bar.
+
     Yields
     ------
     first : int
@@ -264,12 +268,16 @@ def _narrow_stretches(
     # Bars that are too narrow to end a stretch are no idle time.
     idle_us = start_us[1:] - np.maximum.accumulate(finish_us)[:-1]
     stretch = np.append(0, np.cumsum(idle_us > WIDE_PX * scale.us_per_px))
+    busy_us = np.append(0.0, np.cumsum(finish_us - start_us))
     start_us, finish_us = start_us[bars], finish_us[bars]
     ends = (np.diff(key[near][bars].astype(np.int64)) != 0) | (np.diff(stretch[bars]) != 0)
     firsts = np.flatnonzero(np.append(True, ends))
     until_us = np.maximum.reduceat(finish_us, firsts)
     longest_us = np.maximum.reduceat(finish_us - start_us, firsts)
     wide = until_us - start_us[firsts] >= GROUP_PX * scale.us_per_px
+    lasts = np.append(firsts[1:], len(bars)) - 1
+    filled_us = busy_us[bars[lasts] + 1] - busy_us[bars[firsts]]
+    wide &= filled_us >= FILLED * (until_us - start_us[firsts])
     wide &= longest_us < LABEL_PX * scale.us_per_px
     for at in np.flatnonzero(wide)[:_DENSEST_LABELS].tolist():
         first = int(firsts[at])

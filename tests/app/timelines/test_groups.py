@@ -58,6 +58,14 @@ def test_a_name_does_not_reach_over_idle_time():
     assert stretches(spread, 1.0) == [(0, 0.0, 120.0), (60, 320.0, 440.0)]
 
 
+def test_bars_that_leave_most_of_the_time_idle_are_not_named_as_one():
+    row = row_of([2.0, 3.0] * 60, [False] * 120)
+    busy = np.arange(0, 120, 2)
+    parts = {name: getattr(row, name)[busy] for name in ("start_us", "finish_us", "odd")}
+    assert stretches(row, 1.0) == [(0, 0.0, 300.0)]
+    assert not stretches(replace(row, numbers=np.arange(60), **parts), 1.0)
+
+
 def test_bars_too_narrow_to_end_a_stretch_are_no_idle_time():
     row = row_of(([2.0] + [0.05] * 120) * 20, ([False] + [True] * 120) * 20)
     ((first, start_us, finish_us),) = stretches(row, 1.0, least_px=0.1)

@@ -48,7 +48,7 @@ def title_of(before: Schedule, grouping: Grouping, edit: Edit) -> str:
         verb = "Run the forward ops again on" if edit.how == "again" else "Keep activations on"
         return f"{verb} {where[0]}"
     if not len(edit.others):
-        return "Order all ops by what waits for them"
+        return "Order all ops by urgency"
     return f"{what} before {name(profile, edit.others, grouping)}"
 
 
