@@ -21,29 +21,40 @@ from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
+from itertools import filterfalse
 from traceback import walk_stack
 from types import FrameType
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode, _pop_mode_temporarily
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    _pop_mode_temporarily,
+)
 from torch.utils._pytree import tree_leaves, tree_map
 
 from enplace.errors import PlanError
 from enplace.frameworks.torch.pipelines.masks import masks_for_padding
+from enplace.frameworks.torch.pipelines.one_call import as_one_call
 
 _IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__i(?!nt__|ndex__|nvert__)\w+__|__setitem__")
 _GIVES_NO_TENSOR = ("__set__", "backward", "requires_grad_", "retain_grad", "register_hook")
 _READS = ("item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__",
-          "__complex__", "__contains__", "__format__", "equal", "allclose",
+          "__complex__", "__contains__", "__format__", "__repr__", "equal", "allclose",
           "is_nonzero")  # fmt: skip
-_SIZES = ("size", "numel", "__len__", "dim", "stride")
-_SHAPE = (torch.Tensor.shape.__get__, torch.Tensor.ndim.__get__)
+_PROPERTIES = {
+    getattr(torch.Tensor, name).__get__: name
+    for name in ("shape", "ndim", "nbytes", "__cuda_array_interface__")
+}
+_SIZES = ("shape", "ndim", "nbytes", "size", "numel", "nelement", "__len__", "dim", "stride",
+          "_nnz")  # fmt: skip
+_MEMORY = ("untyped_storage", "storage", "data_ptr", "__dlpack__", "__cuda_array_interface__")
 _PARTS = ("unbind", "split", "chunk", "tensor_split")
 _SIZED_BY_VALUES = ("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive",
-                    "bincount", "one_hot", "repeat_interleave", "tensor_split",
+                    "bincount", "one_hot", "repeat_interleave", "tensor_split", "nms",
+                    "to_sparse", "to_sparse_coo", "to_sparse_csr", "coalesce",
                     "_pack_padded_sequence", "_pad_packed_sequence")  # fmt: skip
 """What they make has a shape that depends on values of their arguments."""
 _SIZED_AS_FIRST = ("index_add", "index_copy", "index_put", "scatter", "scatter_add",
@@ -148,18 +159,23 @@ class Read:
         if answer == self.answer or repr(answer) == repr(self.answer):  # NaN is not equal to itself
             return
         where = f", in '{call.module}'" if call.module else ""
+        one = ", or ask for one size, such as size(-1)" if call.name == "shape" else ""
         raise PipelineRefusedError(
             f"{self.line}{where}: '{call.name.strip('_')}' depends on values: it gives "
             f"{_brief(answer)} for one micro-batch and gave {_brief(self.answer)} for the first, "
             f"whose calls a pipeline repeats for all; run without a pipeline, or let the step do "
-            f"the same whatever the values are"
+            f"the same whatever the values are{one}"
         )
 
 
 def _answer(out: Any) -> Any:
     leaves = tree_leaves(out)
     if any(map(_is_tensor, leaves)):
-        return len(leaves)
+        return (
+            (len(leaves), *others)
+            if (others := [*filterfalse(_is_tensor, leaves)])
+            else len(leaves)
+        )
     if isinstance(out, np.ndarray):
         return out.tolist()
     return tuple(out) if isinstance(out, torch.Size) else out
@@ -330,18 +346,7 @@ class Tape(TorchFunctionMode):
     def call(self, usual: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call the model with the first micro-batch, on the tape; the tape goes on after that."""
         args, kwargs = self._cut((args, kwargs))
-        inner = torch.autograd.Function.__dict__["apply"].__func__
-
-        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            """Note a function of autograd that people write as one call."""
-            with _pop_mode_temporarily():
-                called = self._cut((args, kwargs))
-                return self._noted(lambda *a, **k: inner(cls, *a, **k), cls.__name__, *called)
-
-        self._stack.enter_context(
-            patch.object(torch.autograd.Function, "apply", classmethod(apply))
-        )
-        self._stack.enter_context(self)
+        self._begin()
         self._in_model, drawn = True, _drawn_so_far()
         with masks_for_padding():
             self._out = usual(*args, **kwargs)
@@ -416,8 +421,23 @@ class Tape(TorchFunctionMode):
         out, self._number_of = self._others(self._of_out)
         self._show_all(out)
         self._cut((args, kwargs))
-        self._stack.enter_context(self)
+        self._begin()
         return out
+
+    def _begin(self) -> None:
+        def is_noting() -> bool:  # not while it calls a function, which may call others
+            return self in _get_current_function_mode_stack()
+
+        self._stack.enter_context(as_one_call(self._note_one, is_noting, self._is_known))
+        self._stack.enter_context(self)
+
+    def _note_one(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        with _pop_mode_temporarily():
+            return self._noted(func, name, *self._cut((args, kwargs)), is_opaque=True)
+
+    def _is_known(self, tensor: torch.Tensor) -> bool:
+        known = (self._number_of, self._batch_of, self._own)
+        return any(id(tensor) in each for each in known) or self._is_batch(tensor)
 
     def _cut(self, values: Any) -> Any:
         """Return values with the first rows of each tensor of the batch."""
@@ -465,7 +485,7 @@ class Tape(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         args, kwargs = self._cut((args, kwargs or {}))
-        name = "shape" if func in _SHAPE else getattr(func, "__name__", "")
+        name = _PROPERTIES.get(func, getattr(func, "__name__", ""))
         if name in ("__getitem__", "__setitem__"):
             args = (args[0], self._with_plain_slices(args[1]), *args[2:])
         return self._noted(func, name, args, kwargs)
@@ -484,24 +504,39 @@ class Tape(TorchFunctionMode):
 
         return tree_map(one, index, is_leaf=lambda each: isinstance(each, slice))
 
-    def _noted(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+    def _noted(
+        self, func: Any, name: str, args: Any, kwargs: Any, *, is_opaque: bool = False
+    ) -> Any:
         if name in _NEEDS_ROWS and _trains(args, kwargs):
             raise PipelineRefusedError(
                 f"'{self._paths[-1] if self._paths else name}' normalises over the whole batch, "
                 f"and a micro-batch has other statistics; run this model without a pipeline"
             )
         sources = self._sources((args, kwargs))
-        is_shown = not self._in_model and name in (*_READS, "__repr__")
+        is_shown = not self._in_model and name in _READS
         if is_shown and _has_any(sources, Made | Batch):
             raise PipelineRefusedError(
                 "the script reads a value of its step before it goes backward, and a pipeline has "
                 "none until then; move that line below loss.backward()"
             )
+        if self._in_model and name in _MEMORY and _has_any(sources, Made | Batch):
+            raise PipelineRefusedError(
+                f"{_line()}: the model takes the memory of a tensor, by '{name.strip('_')}', past "
+                f"the calls that a pipeline can repeat; use functions of PyTorch"
+            )
         changed = args[0] if _IN_PLACE.fullmatch(name) and args and _is_tensor(args[0]) else None
+        leaves = tree_leaves((args, kwargs))
+        before = {id(each): _version(each) for each in leaves if _is_tensor(each)}
         out = func(*args, **kwargs)
-        made = [(at, each) for at, each in enumerate(tree_leaves(out)) if _is_tensor(each)]
-        inner = any(map(_is_inner, tree_leaves((args, kwargs))))
-        reads = self._reads(name, sources)
+        made = [
+            (at, each)
+            for at, each in enumerate(tree_leaves(out))
+            if _is_tensor(each) and before.get(id(each)) != _version(each)  # else it is an argument
+        ]
+        inner = any(map(_is_inner, leaves))
+        reads = self._reads(name, sources) or (
+            is_opaque and not all(map(_is_tensor, tree_leaves(out)))
+        )
         if name in _GIVES_NO_TENSOR or inner or not (made or changed is not None or reads):
             return out
         needs = any(each.requires_grad for _, each in made) or _needs(changed)
@@ -522,7 +557,7 @@ class Tape(TorchFunctionMode):
             self._with_rows.update(
                 n for n, each in new.items() if self._keeps_rows(name, args, kwargs, sources, each)
             )
-        if self._is_sized_by_values(name, args, kwargs, sources, changed):
+        if is_opaque or self._is_sized_by_values(name, args, kwargs, sources, changed):
             self._sized_by_values.update(n for n, each in new.items() if each.dim())
         self.calls.append(
             Call(
@@ -550,7 +585,7 @@ class Tape(TorchFunctionMode):
         """Whether a call tells the script what may be another thing for other micro-batches."""
         if name in _READS:
             return self._in_model and _has_any(sources, _SOURCES)
-        return name in ("shape", *_SIZES, *_PARTS) and self._has_sized_by_values(sources)
+        return name in (*_SIZES, *_PARTS) and self._has_sized_by_values(sources)
 
     def _has_sized_by_values(self, sources: Any) -> bool:
         return any(
@@ -635,6 +670,12 @@ class Tape(TorchFunctionMode):
                 return Made(number)
             if (number := self._batch_of.get(id(value))) is not None:
                 return Batch(number)
+            if self._in_model and value.grad_fn is not None and not _is_inner(value):
+                raise PipelineRefusedError(
+                    f"{_line()}: the model uses a tensor with a gradient that it made by other "
+                    f"calls than a pipeline can repeat, such as modules of TorchScript; make it by "
+                    f"functions of PyTorch"
+                )
             self._held.append(value)
             return Kept(value)
 
@@ -659,9 +700,14 @@ class Tape(TorchFunctionMode):
         for old, new in zip(
             tree_leaves((known.args, known.kwargs)), tree_leaves(sources), strict=True
         ):
+            if isinstance(old, Made) and isinstance(new, Kept):
+                raise PipelineRefusedError(
+                    f"{_line()}: a later step gives '{name}' a tensor that the model made in an "
+                    f"earlier one; let the model return it, as it does its other results"
+                )
             if isinstance(old, Kept) and isinstance(new, Kept):
                 old.tensor = new.tensor
-            elif isinstance(old, _PLAIN) and old != new:
+            if isinstance(old, _PLAIN) and old != new:
                 raise PipelineRefusedError(
                     f"a later step gives '{name}' something other than the first one did "
                     f"({_brief(new)} for {_brief(old)}); give a number that changes as a tensor"
@@ -702,6 +748,11 @@ def _trains(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 def _is_mean(name: str, out: Any) -> bool:
     is_mean = name == "mean" or name in _OF_CLASSES or name.endswith("_loss")
     return is_mean and _is_tensor(out) and not out.dim()
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was changed."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _needs(tensor: torch.Tensor | None) -> bool:

@@ -157,6 +157,44 @@ def scaled(h, x):
     return h * x.numpy().mean()
 
 
+class Chosen(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h, mask):
+        ctx.save_for_backward(mask)
+        return h[mask]
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (mask,) = ctx.saved_tensors
+        return gradient.new_zeros(*mask.shape, 8).index_put((mask,), gradient), None
+
+
+def chosen(h, x):
+    return h * Chosen.apply(h, x > 1).shape[0]
+
+
+def counted(h, x):
+    n_bytes = x[x > 1].nbytes
+    return h * n_bytes
+
+
+def printed(h, x):
+    return h * len(str((x > 1).sum() * 5))
+
+
+def mapped(h, x):
+    """``vmap`` also reads a tensor that is no argument."""
+    return h * torch.vmap(lambda row: x[row].sum())(torch.arange(len(x)))[:, None, None]
+
+
+def _halved(h, x):
+    return h * x.unsqueeze(-1) / 2
+
+
+def halved(h, x):
+    return torch.jit.script(_halved)(h, x)
+
+
 @pytest.mark.parametrize(
     ("act", "why"),
     [
@@ -167,7 +205,15 @@ def scaled(h, x):
         (routed, "'numel' depends on values: it gives 0 for one micro-batch and gave 2 for"),
         (averaged, "'len' depends on values: it gives 6 for one micro-batch and gave 4 for"),
         (scaled, r"'numpy' depends on values: it gives \[\[2, 2, 2\]"),
+        (
+            chosen,
+            r"'shape' depends on values: it gives \(6, 8\) for one micro-batch and gave \(4, ",
+        ),
+        (counted, "'nbytes' depends on values: it gives 48 for one micro-batch and gave 32 for"),
+        (printed, r"'repr' depends on values: it gives 'tensor\(30\)' for one micro-batch"),
         (routed_simply, None),
+        (mapped, None),
+        (halved, None),
     ],
 )
 def test_a_model_that_goes_by_values_is_refused_where_they_differ(act, why):
@@ -187,6 +233,19 @@ def test_a_model_that_goes_by_values_is_refused_where_they_differ(act, why):
     ) as caught:
         loss_in_stages(cut, tape.batch)
     assert 0 < int(str(caught.value).split("line ")[1].split(":")[0]) - line < 4
+
+
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        (lambda h, x: h * x.untyped_storage()[0], "takes the memory of a tensor, by 'untyped_st"),
+        (lambda h, x: h * np.from_dlpack(x).max(), "takes the memory of a tensor, by 'dlpack'"),
+        (lambda h, x: torch.jit.script(nn.Linear(8, 8))(h) * 2, "it made by other calls"),
+    ],
+)
+def test_what_goes_past_the_calls_of_pytorch_is_refused(act, why):
+    with pytest.raises(PipelineRefusedError, match=rf"test_pipelines.py, line \d+: .* {why}"):
+        taped(ByValue(act), *batch())
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand, np.random.randn])
@@ -262,6 +321,27 @@ def test_a_later_step_gives_its_own_batch_and_must_be_the_same():
     try:
         with pytest.raises(PipelineRefusedError, match="a later step calls 'log_softmax'"):
             out.log_softmax(-1)
+    finally:
+        tape.close()
+
+
+def test_what_leaves_a_tensor_as_it_is_is_no_call_of_a_step():
+    def loss_of_floats(out, y):
+        return loss_of(out.float().contiguous().to(y.device), y)
+
+    model, (x, y) = Tied(), batch()
+    tape, loss = taped(model, x, y, loss=loss_of_floats)
+    assert tape.loss(loss_of_floats(tape.call_again((x,), {}), y)) == loss
+
+
+def test_what_a_model_keeps_for_its_loss_must_be_returned():
+    kept = []
+    model, (x, y) = ByValue(lambda h, x: kept.append(h.square().mean()) or h), batch()
+    tape, _ = taped(model, x, y, loss=lambda out, y: loss_of(out, y) + kept[0])
+    out = tape.call_again((x,), {})
+    try:
+        with pytest.raises(PipelineRefusedError, match="let the model return it"):
+            loss_of(out, y) + kept[0]
     finally:
         tape.close()
 
