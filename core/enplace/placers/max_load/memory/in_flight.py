@@ -95,7 +95,8 @@ def find_pace_us(
         return fullest_share(problem, _simulate(problem, plan, rule, with_room=False)) <= 1.0
 
     load_us = max_load_us(problem, device, rule, replicas, recompute)
-    if load_us >= most_us:
+    held = np.bincount(device, problem.profile.persistent_bytes, problem.cluster.n_devices)
+    if load_us >= most_us or (held > problem.cluster.capacity_bytes).any():
         return np.inf
     if fits(0.0):
         return 0.0

@@ -14,6 +14,7 @@ from enplace.machine.pipelines.memory import least_bytes
 from enplace.machine.pipelines.pipeline import samples_that_fill, simulate_pipeline
 from enplace.placers import PlaceOptions, Stop, place
 from enplace.placers.max_load import improve
+from enplace.placers.max_load.memory import in_flight
 from enplace.placers.max_load.memory.in_flight import samples_matter
 from enplace.placers.max_load.memory.mending import describe_mend
 from enplace.placing.candidates import unordered
@@ -116,6 +117,13 @@ def test_where_no_pipeline_fits_the_answer_says_how_many_gpus_would_do():
 def test_the_number_of_gpus_that_would_do_is_not_sought_after_the_time_limit():
     problem = Problem(stack(16, kept=1), cluster_of(4, b0_us=0.0, capacity_bytes=42))
     assert describe_mend(problem, LoadRule(), stopped=lambda: True) == ""
+
+
+def test_no_pace_is_sought_where_the_variables_alone_exceed_the_memory(monkeypatch):
+    problem = Problem(stack(4, weights=5), cluster_of(2, b0_us=0.0, capacity_bytes=12))
+    monkeypatch.setattr(in_flight, "simulate_pipeline", lambda *_, **__: pytest.fail("in vain"))
+    device = np.zeros(problem.profile.n_ops, dtype=np.int64)
+    assert in_flight.find_pace_us(problem, device, LoadRule()) == np.inf
 
 
 def test_a_search_offers_no_pipelines_of_very_many_stages(monkeypatch):
