@@ -38,6 +38,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from enplace.errors import PlanError
 from enplace.frameworks.torch.pipelines.masks import masks_for_padding
 from enplace.frameworks.torch.pipelines.one_call import as_one_call
+from enplace.frameworks.torch.pipelines.samples import mixes, pools, samples_in
 
 _IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__i(?!nt__|ndex__|nvert__)\w+__|__setitem__")
 _GIVES_NO_TENSOR = ("__set__", "backward", "requires_grad_", "retain_grad", "register_hook")
@@ -60,9 +61,6 @@ _SIZED_BY_VALUES = ("nonzero", "argwhere", "masked_select", "unique", "unique_co
 _SIZED_AS_FIRST = ("index_add", "index_copy", "index_put", "scatter", "scatter_add",
                    "scatter_reduce", "masked_scatter")  # fmt: skip
 """What they make has the shape of their first argument."""
-_REDUCE = ("sum", "mean", "prod", "max", "min", "amax", "amin", "norm", "var", "std", "logsumexp")
-_TURN = ("t", "transpose", "permute", "movedim", "swapaxes", "__get__")
-_MULTIPLY = ("matmul", "__matmul__", "mm", "bmm", "addmm", "einsum", "tensordot")
 _NEEDS_ROWS = ("batch_norm", "sync_batch_norm")
 _OF_CLASSES = ("cross_entropy", "nll_loss")
 
@@ -335,7 +333,8 @@ class Tape(TorchFunctionMode):
         self._out: Any = None
         self._of_out: dict[int, int] = {}
         self._sized_by_values: set[int] = set()
-        self._with_rows: set[int] = set()
+        self._with_samples: dict[int, int] = {}
+        self._pooled: set[int] = set()
         self._no_means: dict[int, str] = {}
         self._stack = ExitStack()
         for path, module in model.named_modules():
@@ -553,10 +552,8 @@ class Tape(TorchFunctionMode):
         new = {self._number_of[id(each)]: each for each in results}
         if needs and (why := self._why_no_mean(name, args, kwargs, sources, out)):
             self._no_means[self._number_of[id(out)]] = why
-        if any(self._has_rows(each) for each in tree_leaves(sources)):
-            self._with_rows.update(
-                n for n, each in new.items() if self._keeps_rows(name, args, kwargs, sources, each)
-            )
+        if not is_opaque:
+            self._follow_samples(name, args, kwargs, sources, new, needs=needs)
         if is_opaque or self._is_sized_by_values(name, args, kwargs, sources, changed):
             self._sized_by_values.update(n for n, each in new.items() if each.dim())
         self.calls.append(
@@ -612,29 +609,42 @@ class Tape(TorchFunctionMode):
         )
         return is_picked or has_size or self._has_sized_by_values(sources)
 
-    def _has_rows(self, source: Any) -> bool:
-        """Whether what stands for a tensor surely has rows for each sample."""
-        is_made = isinstance(source, Made) and source.number in self._with_rows
-        return is_made or isinstance(source, Batch)
+    def _samples_at(self, source: Any) -> int | None:
+        """Return along which dimension what stands for a tensor surely has samples."""
+        if isinstance(source, Batch):
+            return 0
+        return self._with_samples.get(source.number) if isinstance(source, Made) else None
 
-    def _keeps_rows(
-        self, name: str, args: Any, kwargs: Any, sources: Any, out: torch.Tensor
-    ) -> bool:
-        """Whether a tensor that a call makes has rows for each sample as what it is made of has."""
-        first = args[0] if args and _is_tensor(args[0]) else None
-        if not out.dim() or out.shape[0] % self._rows:
-            return False
-        if first is None or not self._has_rows(sources[0][0]):
-            return name not in _MULTIPLY
-        if name in _TURN:
-            return bool(out.stride(0) == first.stride(0))
-        dims = kwargs.get("dim", args[1] if len(args) > 1 else 0)
-        over = dims if isinstance(dims, tuple | list) else [dims]
-        return name not in _REDUCE or not {0, -first.dim(), None}.intersection(over)
+    def _follow_samples(
+        self,
+        name: str,
+        args: Any,
+        kwargs: Any,
+        sources: Any,
+        new: Mapping[int, torch.Tensor],
+        *,
+        needs: bool,
+    ) -> None:
+        """Follow where samples are in what a call makes; refuse one that surely mixes them."""
+        pairs = [*zip(tree_leaves((args, kwargs)), tree_leaves(sources), strict=True)]
+        given = [(each, at) for each, of in pairs if (at := self._samples_at(of)) is not None]
+        is_pooled = any(isinstance(of, Made) and of.number in self._pooled for _, of in pairs)
+        if needs and given and (is_pooled or mixes(name, args, kwargs, given)):
+            raise PipelineRefusedError(
+                f"{_line()}: '{name.strip('_')}' lets what is made of a sample depend on the other "
+                f"samples of its batch, and a micro-batch has only its own; run without a "
+                f"pipeline, or let samples not depend on each other"
+            )
+        if needs and (is_pooled or pools(name, args, kwargs, given)):
+            self._pooled.update(new)
+        for number, each in new.items() if given else ():
+            at = samples_in(name, args, kwargs, given, each, self._rows)
+            if at is not None:
+                self._with_samples[number] = at
 
     def _why_no_mean(self, name: str, args: Any, kwargs: Any, sources: Any, out: Any) -> str:
         """Say why a single number is surely no mean over samples; empty if it may be one."""
-        has_rows = bool(args) and self._has_rows(sources[0][0])
+        has_rows = bool(args) and self._samples_at(sources[0][0]) is not None
         if not _is_tensor(out) or out.dim() or not has_rows:
             return ""
         if name == "sum" or kwargs.get("reduction") == "sum":

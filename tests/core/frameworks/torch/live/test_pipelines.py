@@ -148,9 +148,9 @@ def routed_simply(h, x):
     return routed(h, x, skips=False)
 
 
-def averaged(h, x):
+def weighted(h, x):
     found = h[x > 1]
-    return h + found.sum(0) / len(found)
+    return h * len(found)
 
 
 def scaled(h, x):
@@ -203,7 +203,7 @@ def halved(h, x):
         (branching, "'bool' depends on values: it gives False for one micro-batch and gave True"),
         (dropped, "'bool' depends on values: it gives True for one micro-batch and gave False"),
         (routed, "'numel' depends on values: it gives 0 for one micro-batch and gave 2 for"),
-        (averaged, "'len' depends on values: it gives 6 for one micro-batch and gave 4 for"),
+        (weighted, "'len' depends on values: it gives 6 for one micro-batch and gave 4 for"),
         (scaled, r"'numpy' depends on values: it gives \[\[2, 2, 2\]"),
         (
             chosen,
@@ -346,6 +346,51 @@ def test_what_a_model_keeps_for_its_loss_must_be_returned():
         tape.close()
 
 
+def each_with_each(out, y):
+    out = nn.functional.normalize(out.mean(1), dim=-1)
+    return nn.functional.cross_entropy(5 * out @ out.T, torch.arange(len(out)))
+
+
+@pytest.mark.parametrize(
+    ("act", "loss"),
+    [
+        (lambda h, x: h, each_with_each),
+        (lambda h, x: h, lambda out, y: torch.cdist(out[:, 0], out[:, 0]).mean()),
+        (lambda h, x: h - h.mean((0, 1)), loss_of),
+        (lambda h, x: h / h.flatten(0, 1).norm(dim=0), loss_of),
+        (lambda h, x: h.transpose(0, 1).softmax(1).transpose(0, 1), loss_of),
+    ],
+)
+def test_samples_that_depend_on_each_other_are_refused(act, loss):
+    why = r"test_pipelines.py, line \d+: .* depend on the other samples"
+    with pytest.raises(PipelineRefusedError, match=why):
+        taped(ByValue(act), *batch(), loss=loss)
+
+
+def with_attention(h, x):
+    heads = h.unflatten(-1, (2, 4)).transpose(1, 2)
+    return h + ((heads @ heads.mT).softmax(-1) @ heads).transpose(1, 2).flatten(2)
+
+
+def one_by_one(h, x):
+    return h + torch.stack([each @ each.T @ each for each in h])
+
+
+def of_experts(h, x):
+    flat = h.flatten(0, 1)
+    shares = flat[:, :3].softmax(-1)
+    h.aux = 3 * (shares.detach().mean(0) * shares.mean(0)).sum()
+    chosen = shares.argmax(-1)
+    out = torch.zeros_like(flat).index_add(0, (chosen == 1).nonzero()[:, 0], flat[chosen == 1])
+    return h + out.view_as(h)
+
+
+@pytest.mark.parametrize("act", [with_attention, one_by_one, of_experts])
+@pytest.mark.parametrize("rows", [4, 2, 6])
+def test_samples_that_do_not_depend_on_each_other_are_not_refused(act, rows):
+    taped(ByValue(act), *batch(rows))
+
+
 @dataclass(frozen=True)
 class Answer:
     out: torch.Tensor
@@ -393,7 +438,9 @@ def test_what_is_no_pipeline_is_refused_in_a_line():
             taped(model, x, y, loss=loss)
     shares = lambda out: (out.softmax(-1).mean((0, 1)) ** 2).sum()  # noqa: E731
     taped(model, x, y, loss=lambda out, y: loss_of(out, y) + shares(out))  # over classes
-    taped(model, x, y, loss=lambda out, y: loss_of(out / out.sum(), y))  # is no part of the loss
+    taped(
+        model, x, y, loss=lambda out, y: loss_of(out / out.detach().sum(), y)
+    )  # is no part of the loss
     penalty = sum(p.pow(2).sum() for p in model.parameters())  # is no sum over samples
     taped(model, x, y, loss=lambda out, y: loss_of(out, y) + penalty + model.emb.weight.sum())
 
