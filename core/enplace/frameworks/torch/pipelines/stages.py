@@ -3,11 +3,13 @@
 A stage has the calls of consecutive modules. What a later stage needs is passed on by all between.
 A call without a parameter, such as a sum in the root, begins no stage: it is where what it gets is.
 Calls that need no gradient and no parameter, such as those that make a mask, are done in each stage
-that needs them, since each process has the whole batch. What the model reads is read in one stage.
+that needs them, since each process has the whole batch; so are those that make such a tensor of
+what the stage gets, as ``zeros_like`` does. What the model reads is read in one stage.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -32,6 +34,9 @@ Place = tuple[int, int]
 
 Shape = tuple[torch.Size, torch.dtype]
 """Of a tensor."""
+
+_RANDOM = re.compile("rand|bernoulli|normal_|uniform_|multinomial|dropout|poisson|exponential_")
+"""Calls that draw numbers, of which stages would have others."""
 
 Again = Callable[[Callable[[], Any]], Any]
 """Makes a call, and makes it again for its gradients."""
@@ -265,24 +270,25 @@ def _cut(
     maker: Mapping[int, int],
     free: set[int],
 ) -> Cut:
-    last_use: dict[int, int] = {}
+    users: dict[int, set[int]] = {}
     for at, stage in stage_of.items():
         for number in _made(calls[at]):
-            last_use[number] = max(last_use.get(number, 0), stage)
+            users.setdefault(number, set()).add(stage)
     passed: list[list[int]] = [[] for _ in devices[1:]]
-    for number, until in sorted(last_use.items()):
-        if maker[number] in free:
+    again: list[set[int]] = [set() for _ in devices]
+    for number, stages in sorted(users.items()):
+        made = maker[number]
+        if made in free:
             continue
-        for stage in range(stage_of[maker[number]], until):
-            if not calls[maker[number]].needs_gradient:
-                raise PipelineRefusedError(
-                    f"'{calls[maker[number]].module}' gives the next stage a tensor without a "
-                    f"gradient, which PyTorch's pipelines do not send; keep both on one device"
-                )
-            passed[stage].append(number)
+        if calls[made].needs_gradient:
+            for stage in range(stage_of[made], max(stages)):
+                passed[stage].append(number)
+        else:
+            for stage in stages - {stage_of[made]}:
+                again[stage] |= _made_again(number, stage, calls, maker, users, free)
     own = []
     for stage in range(len(devices)):
-        wanted = {at for at, on in stage_of.items() if on == stage}
+        wanted = {at for at, on in stage_of.items() if on == stage} | again[stage]
         waiting = [maker[n] for at in wanted for n in _made(calls[at])]
         while waiting:
             at = waiting.pop()
@@ -292,6 +298,34 @@ def _cut(
         own.append([calls[at] for at in sorted(wanted)])
     shapes = {number: each for call in calls for number, each in call.shapes.items()}
     return Cut(devices, own, passed, loss, shapes)
+
+
+def _made_again(
+    number: int,
+    stage: int,
+    calls: Sequence[Call],
+    maker: Mapping[int, int],
+    users: Mapping[int, set[int]],
+    free: set[int],
+) -> set[int]:
+    """Return the calls by which a later stage makes a tensor without a gradient for itself."""
+    found: set[int] = set()
+    waiting = [number]
+    while waiting:
+        made = waiting.pop()
+        call = calls[maker[made]]
+        is_passed = call.needs_gradient and max(users[made]) >= stage
+        if maker[made] in free or is_passed:
+            continue
+        if parameters_of(call) or _RANDOM.search(call.name):
+            module = f"'{call.module}'" if call.module else "the model"
+            raise PipelineRefusedError(
+                f"{module} gives the next stage a tensor without a gradient, of '{call.name}', "
+                f"which PyTorch's pipelines do not send; keep both on one device"
+            )
+        found.add(maker[made])
+        waiting += _made(call)
+    return found
 
 
 class _Whole(torch.autograd.Function):

@@ -385,6 +385,21 @@ def of_experts(h, x):
     return h + out.view_as(h)
 
 
+def test_what_needs_no_gradient_is_made_again_in_the_stage_that_reads_it():
+    class Expert(Tied):
+        def forward(self, x):
+            h, where = self.one(self.emb(x)), x > 3
+            out = torch.zeros_like(h)
+            out[where] = self.two(h[where])
+            return self.head(h + out)
+
+    model, (x, y) = Expert(), batch()
+    tape, loss = taped(model, x, y)
+    cut = cut_tape(tape.calls, loss, {"emb": 0, "one": 0, "two": 1, "head": 1}, "ab")
+    whole = loss_of(model(x), y)
+    assert loss_in_stages(cut, tape.batch).item() == pytest.approx(whole.item(), rel=1e-6)
+
+
 @pytest.mark.parametrize("act", [with_attention, one_by_one, of_experts])
 @pytest.mark.parametrize("rows", [4, 2, 6])
 def test_samples_that_do_not_depend_on_each_other_are_not_refused(act, rows):
