@@ -29,7 +29,9 @@ from enplace.frameworks.torch.error_text import first_line, is_out_of_memory
 from enplace.frameworks.torch.pipelines import weights_apart
 from enplace.frameworks.torch.pipelines.again import MadeAgain, RunAgain
 from enplace.frameworks.torch.pipelines.batches import check_same_batch, samples_in, shape_of
+from enplace.frameworks.torch.pipelines.first_check import ModelCall
 from enplace.frameworks.torch.pipelines.joining import connected, join
+from enplace.frameworks.torch.pipelines.model_state import KnownState
 from enplace.frameworks.torch.pipelines.pipeline_files import OF_SEVERAL, SCHEDULES, WEIGHTS_WAIT
 from enplace.frameworks.torch.pipelines.stages import (
     PART,
@@ -83,6 +85,8 @@ class Staged:
     tape : Tape
     number : int
         Of micro-batches.
+    call : ModelCall or None
+        The call that the tape has; None once it has been checked.
     cut : Cut or None
         None until the first of these steps goes backward.
     kept : list of int
@@ -97,6 +101,7 @@ class Staged:
 
     tape: Tape
     number: int
+    call: ModelCall | None
     cut: Cut | None = None
     schedule: Any = None
     kept: Sequence[int] = ()
@@ -134,6 +139,7 @@ class Pipeline:
         self.others: dict[int, torch.nn.Module] = {}
         self.cut: Cut | None = None
         self.samples = 0
+        self._state: KnownState | None = None
         self._staged: dict[Any, Staged] = {}
         self._now: Staged | None = None
         self._depth = 0
@@ -192,7 +198,8 @@ class Pipeline:
                     return usual(module, *args, **kwargs)
                 if not (torch.is_grad_enabled() and own.training):
                     self.weights.refresh()
-                    return usual(module, *args, **kwargs)
+                    with nullcontext() if self._state is None else self._state.called():
+                        return usual(module, *args, **kwargs)
                 if type(module).__name__ in _OF_REPLICAS:
                     raise PipelineRefusedError(
                         f"the script wraps its model in {type(module).__name__}, for replicas of "
@@ -215,6 +222,8 @@ class Pipeline:
             )
         key = shape_of((args, kwargs))
         check_same_batch(key, (args, kwargs), self._device)
+        self._state = self._state or KnownState(model)
+        self._state.check()
         known = self._staged.pop(key, None)
         if known is not None:
             self._staged[key] = self._now = known
@@ -226,11 +235,13 @@ class Pipeline:
             self.samples = samples
         elif samples % number:  # the rest of the data
             number = max(n for n in range(1, number) if not samples % n)
+        call = ModelCall(model, usual, args, kwargs, self._device)
         tape = Tape(model, samples, number, self._device.type)
-        self._now = Staged(tape, number)
+        self._now = Staged(tape, number, call)
         self._waits_for_loss = True
         try:
-            return tape.call(usual, args, kwargs)
+            with self._state.called():
+                return tape.call(usual, args, kwargs)
         except BaseException:
             tape.close()
             raise
@@ -289,6 +300,7 @@ class Pipeline:
             self._waits_for_loss = False
             number = self._now.tape.loss(given[0])
             if self._now.cut is None:
+                self._check_call(self._now)
                 self._make_stages(self._now, number)
             elif number != self._now.kept[0]:
                 raise PipelineRefusedError("a later step goes backward from another loss")
@@ -297,6 +309,18 @@ class Pipeline:
             return None
 
         return backward
+
+    def _check_call(self, staged: Staged) -> None:
+        """Compare the model with its tape."""
+        assert staged.call is not None
+        assert self._state is not None
+        self._depth += 1
+        try:
+            with self._state.called():
+                staged.call.check(staged.tape, staged.number)
+        finally:
+            self._depth -= 1
+            staged.call = None
 
     def _check_loss(self, given: Sequence[torch.Tensor]) -> None:
         """Refuse what is trained besides the planned model, or in its stead."""

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from itertools import filterfalse
 from traceback import walk_stack
@@ -301,6 +301,13 @@ def _map_all(function: Callable[[Any], Any], values: Any) -> Any:
     return tree_map(one, values)
 
 
+def leaves_of(values: Any) -> list[Any]:
+    """Return what is in containers and dataclasses, in a fixed order."""
+    found: list[Any] = []
+    _map_all(found.append, values)
+    return found
+
+
 class Tape(TorchFunctionMode):
     """What a model and its loss call on one micro-batch.
 
@@ -383,6 +390,18 @@ class Tape(TorchFunctionMode):
     def close(self) -> None:
         """End the tape, wherever it is."""
         self._stack.close()
+
+    def made_again(self, rows: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
+        """Return what the model would give for other rows, without gradients.
+
+        None stands for what it did not make.
+        """
+        known: dict[int, torch.Tensor] = {}
+        for call in self.calls[: self._n_forward]:
+            with replace(call.modes, has_gradients=False).again():
+                call.again(known, rows)
+        numbers = [self._of_out.get(id(each), -1) for each in leaves_of(self._out)]
+        return [known.get(number) for number in numbers]
 
     def _others(self, number_of: Mapping[int, int]) -> tuple[Any, dict[int, int]]:
         """Return what the model gave as other tensors, without what made them; their numbers."""

@@ -106,6 +106,11 @@ class RandomNumbers:
                 torch.cuda.set_rng_state(state, card)
             yield
 
+    def have_moved(self) -> bool:
+        """Whether numbers have been drawn since."""
+        now = torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._cards)
+        return not all(map(torch.equal, now, (self._states[0], *self._states[1])))
+
 
 class _Again:
     """A call of an op, to be made again with the same arguments and random numbers."""

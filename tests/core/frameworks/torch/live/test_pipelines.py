@@ -22,6 +22,8 @@ from enplace.frameworks.jobs import RunRequest, run_job  # noqa: E402
 from enplace.frameworks.microbatches import Microbatches  # noqa: E402
 from enplace.frameworks.torch.pipelines import pipelines  # noqa: E402
 from enplace.frameworks.torch.pipelines.again import MadeAgain, RunAgain  # noqa: E402
+from enplace.frameworks.torch.pipelines.first_check import ModelCall  # noqa: E402
+from enplace.frameworks.torch.pipelines.model_state import KnownState  # noqa: E402
 from enplace.frameworks.torch.pipelines.pipelines import check_pipeline, run_pipeline  # noqa: E402
 from enplace.frameworks.torch.pipelines.rank import explain_failure  # noqa: E402
 from enplace.frameworks.torch.pipelines.stages import PART, _Given, cut_tape  # noqa: E402
@@ -246,6 +248,110 @@ def test_a_model_that_goes_by_values_is_refused_where_they_differ(act, why):
 def test_what_goes_past_the_calls_of_pytorch_is_refused(act, why):
     with pytest.raises(PipelineRefusedError, match=rf"test_pipelines.py, line \d+: .* {why}"):
         taped(ByValue(act), *batch())
+
+
+class Kept(ByValue):
+    """A model with what one may keep in one: numbers, a module and a buffer."""
+
+    def __init__(self, act):
+        super().__init__(lambda h, x: act(self, h))
+        self.scale, self.longest, self.drop = 1.0, 0, nn.Dropout(0.5)
+        self.register_buffer("mean", torch.zeros(8))
+
+
+class Centred(torch.autograd.Function):
+    """Takes a mean over samples in one call."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x - x.mean((0, 1))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient - gradient.mean((0, 1))
+
+
+def checked(act):
+    """Record a model that does something between two layers, and check what is on the tape."""
+    model, (x, y) = Kept(act), batch()
+    call = ModelCall(model, model, (x,), {}, torch.device("cpu"))
+    tape, _ = taped(model, x, y)
+    call.check(tape, 2)
+    return model
+
+
+def count_calls(model, h):
+    model.scale += 1
+    return h
+
+
+def keep_longest(model, h):
+    model.longest = max(model.longest, h.shape[1])
+    return model.drop(h)
+
+
+def keep_mean(model, h):
+    with torch.no_grad():
+        model.mean.lerp_(h.mean((0, 1)), 0.1)
+    return h + model.mean
+
+
+def replace_mean(model, h):
+    model.mean = (model.mean + h.detach().mean((0, 1))) / 2
+    return h + model.mean
+
+
+def keep_quietly(model, h):
+    model.mean.data.add_(1)
+    return h
+
+
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        (count_calls, r"the model changes its 'scale' in each forward pass \("),
+        (keep_mean, "the model changes its buffer 'mean' in its forward pass"),
+        (replace_mean, "the model changes its buffer 'mean' in its forward pass"),
+        (keep_quietly, "the model changes its buffer 'mean' in its forward pass"),
+        (lambda model, h: model.drop(Centred.apply(h)), "depends on other samples of its batch"),
+    ],
+)
+def test_a_model_that_gives_something_else_than_its_tape_is_refused(act, why):
+    with pytest.raises(PipelineRefusedError, match=why):
+        checked(act)
+
+
+@pytest.mark.parametrize("act", [keep_longest, lambda model, h: h + torch.rand_like(h)])
+def test_a_model_whose_tape_is_like_it_draws_as_before_after_the_check(act):
+    after = []
+    for make in (lambda: Kept(act)(batch()[0][:2]), lambda: checked(act)):
+        torch.manual_seed(1)
+        make()
+        after.append(torch.rand(1))
+    assert torch.equal(*after)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda model: setattr(model, "scale", 2.0), r"another 'scale' .* \(1.0 then, 2.0 now\)"),
+        (lambda model: setattr(model.drop, "p", 0.1), "'drop' has another 'p'"),
+        (lambda model: model.two.eval(), "'two' has another 'training'"),
+        (lambda model: setattr(model, "two", nn.Linear(8, 8)), "'two' is another module"),
+        (lambda model: setattr(model, "mean", torch.ones(8)), "the model has another 'mean'"),
+        (lambda model: model.two.register_forward_hook(print), "'two' has other forward hooks"),
+    ],
+)
+def test_what_a_script_changes_in_its_model_is_refused(change, why):
+    model = Kept(keep_longest)
+    state = KnownState(model)
+    with state.called():
+        model(batch()[0])
+    model.mean.fill_(1)
+    state.check()
+    change(model)
+    with pytest.raises(PipelineRefusedError, match=why):
+        state.check()
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand, np.random.randn])

@@ -253,6 +253,9 @@ refused(lambda: DistributedDataParallel()(x))
 refused(lambda: optimizer.step(lambda: loss))
 refused(lambda: model(x + int(os.environ["RANK"])))
 refused(lambda: loss_of(model(x), padded).backward())
+model.layers[1].eval()
+refused(lambda: model(x))
+model.layers[1].train()
 refused(early)
 os._exit(0)
 """
@@ -265,6 +268,7 @@ WHY = (
     "PipelineRefusedError SGD gets a closure",
     "PipelineRefusedError the processes have different batches",
     "PipelineRefusedError the loss leaves out targets",
+    "PipelineRefusedError 'layers.1' has another 'training' than in the first step (True then, Fa",
     "PipelineRefusedError the script reads a value of its step before it goes backward",
 )
 
@@ -304,7 +308,7 @@ def test_a_model_that_goes_by_values_ends_all_processes_before_it_is_trained(tmp
     run = torchrun(tmp_path, "plan.json")
     out, error = run.communicate(timeout=LONG_S)
     assert run.returncode
-    assert error.count(f"train.py, line {line}: 'int' depends on values: it gives 1") == 1
+    assert error.count(f"train.py, line {line}: 'int' depends on values: it gives 1") == 2
     assert [word for word in out.split() if not word.isdecimal()] == []  # no step has ended
     assert_gone(out)
 
