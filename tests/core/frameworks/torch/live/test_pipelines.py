@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.distributed.pipelining import stage as its_stage  # noqa: E402
 from torch.distributed.pipelining._backward import stage_backward_input  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from enplace.errors import ClusterError, EnplaceError, PlanError  # noqa: E402
 from enplace.frameworks.jobs import RunRequest, run_job  # noqa: E402
@@ -489,6 +490,14 @@ def of_experts(h, x):
     chosen = shares.argmax(-1)
     out = torch.zeros_like(flat).index_add(0, (chosen == 1).nonzero()[:, 0], flat[chosen == 1])
     return h + out.view_as(h)
+
+
+@pytest.mark.parametrize("is_reentrant", [True, False])
+def test_what_runs_again_for_its_gradients_has_its_own_calls(is_reentrant):
+    model, (x, y) = ByValue(lambda h, x: h), batch()
+    model.act = lambda h, x: checkpoint(model.one, h, use_reentrant=is_reentrant)
+    tape, _ = taped(model, x, y)
+    assert [call.module for call in tape.calls].count("one") == 2
 
 
 def test_what_needs_no_gradient_is_made_again_in_the_stage_that_reads_it():
