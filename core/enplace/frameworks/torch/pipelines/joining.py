@@ -13,6 +13,8 @@ import random
 import socket
 import struct
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -203,6 +205,22 @@ def _share_random_numbers() -> None:
     torch.set_rng_state(own[0])
     random.setstate(own[1])
     np.random.set_state(own[2])  # noqa: NPY002
+
+
+LOOK_S = 0.5
+"""Time between two looks at whether ``torchrun`` still runs."""
+
+
+def end_with_torchrun() -> None:
+    """End this process once ``torchrun`` has, which starts each in a separate session."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # else the parent may end before its processes do
+        threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(LOOK_S)
+    os._exit(1)
 
 
 class LostError(EnplaceError):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +25,7 @@ from enplace.frameworks.torch.open.following import (
     without_dropout,
 )
 from enplace.frameworks.torch.open.scripts import run_watched
-from enplace.frameworks.torch.pipelines.joining import LostError
+from enplace.frameworks.torch.pipelines.joining import LostError, end_with_torchrun
 from enplace.frameworks.torch.pipelines.pipeline_files import (
     ANSWER,
     JOB,
@@ -189,20 +187,9 @@ def run(folder: Path) -> None:
     os.replace(folder / f"{ANSWER.format(rank)}.part", folder / ANSWER.format(rank))
 
 
-LOOK_S = 0.5
-"""Time between two looks at whether ``torchrun`` still runs."""
-
-
-def _end_with(parent: int) -> None:
-    """End this process once its parent has: ``torchrun`` starts each in a separate session."""
-    while os.getppid() == parent:
-        time.sleep(LOOK_S)
-    os._exit(1)
-
-
 def main() -> None:
     """Run, and leave a line that says why where that fails."""
-    threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
+    end_with_torchrun()
     folder = Path(sys.argv[1])
     with open(folder / OUTPUT.format(os.environ["RANK"]), "wb") as file:
         for stream in (1, 2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -165,7 +166,11 @@ def _start(folder: Path, n: int, report: Report) -> list[Message]:
     report(f"Starting {n} processes", None)
     with open(folder / TOLD, "wb") as told:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=told, stderr=subprocess.STDOUT
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=told,
+            stderr=subprocess.STDOUT,
+            env={"OMP_NUM_THREADS": "1"} | os.environ,  # as torchrun has it, but it tells everybody
         )
     failed_at = None
     while process.poll() is None:

@@ -8,6 +8,7 @@ runs instead. :mod:`.weights` says what becomes of gradients and weights.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ from enplace.frameworks.torch.pipelines import weights_apart
 from enplace.frameworks.torch.pipelines.again import MadeAgain, RunAgain
 from enplace.frameworks.torch.pipelines.batches import check_same_batch, samples_in, shape_of
 from enplace.frameworks.torch.pipelines.first_check import ModelCall
-from enplace.frameworks.torch.pipelines.joining import connected, join
+from enplace.frameworks.torch.pipelines.joining import connected, end_with_torchrun, join
 from enplace.frameworks.torch.pipelines.model_state import KnownState
 from enplace.frameworks.torch.pipelines.pipeline_files import OF_SEVERAL, SCHEDULES, WEIGHTS_WAIT
 from enplace.frameworks.torch.pipelines.stages import (
@@ -169,6 +170,7 @@ class Pipeline:
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
         if (known := sys.modules.get("torch._dynamo.config")) is not None:
             known.disable = True  # type: ignore[attr-defined]
+        end_with_torchrun()
         stack = ExitStack()
         stack.enter_context(self.hooked())
         atexit.register(self._leave, stack)
@@ -518,8 +520,10 @@ def explain_failure(schedule: str) -> Iterator[None]:
     PipelineRefusedError
         If that was PyTorch, and no line of the script.
     """
+    tells_schedule = logging.getLogger(pipelining.schedules.__name__)  # in 50 lines
     try:
-        yield
+        with patch.object(tells_schedule, "disabled", new=True):
+            yield
     except Exception as error:
         cause: BaseException = error
         while cause.__cause__ is not None:

@@ -313,6 +313,17 @@ def test_a_model_that_goes_by_values_ends_all_processes_before_it_is_trained(tmp
     assert_gone(out)
 
 
+def test_where_torchrun_is_killed_its_processes_end_too(tmp_path):
+    made_plan(tmp_path)
+    text = SCRIPT.replace("import sys", "import os, sys, threading", 1)
+    waits = "print(os.getpid(), flush=True)\n        threading.Event().wait()"
+    (tmp_path / "train.py").write_text(text.replace("scheduler.step()", waits))
+    run = torchrun(tmp_path, "plan.json")
+    assert all(run.stdout.readline().strip().isdecimal() for _ in range(2))
+    run.kill()
+    run.communicate(timeout=LONG_S)  # reads until all that write have ended
+
+
 def assert_gone(out):
     """Check that the processes that printed their numbers have ended."""
     processes = [int(line) for line in out.splitlines() if line.isdecimal()]
