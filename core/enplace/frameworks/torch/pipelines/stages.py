@@ -286,7 +286,8 @@ def _cut(
         else:
             for stage in stages - {stage_of[made]}:
                 again[stage] |= _made_again(number, stage, calls, maker, users, free)
-    own = []
+    own: list[list[Call]] = []
+    drawn: set[int] = set()
     for stage in range(len(devices)):
         wanted = {at for at, on in stage_of.items() if on == stage} | again[stage]
         waiting = [maker[n] for at in wanted for n in _made(calls[at])]
@@ -295,6 +296,13 @@ def _cut(
             if at in free and at not in wanted:
                 wanted.add(at)
                 waiting += [maker[n] for n in _made(calls[at])]
+        draws = {at for at in wanted if _RANDOM.search(calls[at].name)}
+        if twice := draws & drawn:
+            raise PipelineRefusedError(
+                f"two stages need what '{calls[min(twice)].name}' draws, and each would draw other "
+                f"numbers; draw them in the script, and give them to the model"
+            )
+        drawn |= draws
         own.append([calls[at] for at in sorted(wanted)])
     shapes = {number: each for call in calls for number, each in call.shapes.items()}
     return Cut(devices, own, passed, loss, shapes)

@@ -3,7 +3,7 @@
 import os
 import random
 import select
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
@@ -353,6 +353,19 @@ def test_what_a_script_changes_in_its_model_is_refused(change, why):
     change(model)
     with pytest.raises(PipelineRefusedError, match=why):
         state.check()
+
+
+@pytest.mark.parametrize(("both", "ends"), [(False, None), (True, "two stages need what 'rand'")])
+def test_numbers_that_two_stages_need_are_not_drawn_by_both(both, ends):
+    class Noisy(Tied):
+        def forward(self, x):
+            noise = torch.rand(*x.shape, 8)
+            h = self.one(self.emb(x) + noise if both else self.emb(x))
+            return self.head(self.two(h) + noise)
+
+    tape, loss = taped(Noisy(), *batch())
+    with pytest.raises(PipelineRefusedError, match=ends) if ends else nullcontext():
+        cut_tape(tape.calls, loss, {"emb": 0, "one": 0, "two": 1, "head": 1}, "ab")
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand, np.random.randn])
