@@ -68,7 +68,8 @@ def reserved_on_devices(schedule: Schedule) -> dict[int, int]:
     begin_us = np.concatenate([np.full(profile.n_ops, -1.0), lives.start_us, schedule.op_start_us])
     end_us = np.concatenate([np.full(profile.n_ops, np.inf), lives.end_us, schedule.op_finish_us])
     found = {}
-    for gpu in problem.cluster.gpus:
+    gpus = [at for at, each in enumerate(problem.cluster.devices) if each.kind == "gpu"]
+    for gpu in gpus:
         mine = np.flatnonzero((where == gpu) & (sizes > 0) & (end_us > begin_us))
         block, n_bytes = mine.tolist(), sizes[mine].tolist()
         taken = zip(begin_us[mine].tolist(), repeat(1), block, n_bytes)

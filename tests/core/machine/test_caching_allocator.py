@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from enplace.machine import simulate
@@ -92,3 +93,12 @@ def test_a_note_warns_where_only_what_is_reserved_exceeds_the_card(schedule):
     assert ("44 MiB on GPU 0" in about_reserved(schedule)) is is_torch
     larger = replace(schedule.problem, cluster=cluster_of(1, capacity_bytes=44 * MIB))
     assert about_reserved(simulate(larger, schedule.plan)) == ""
+
+
+def test_a_cpu_reserves_nothing(schedule):
+    (gpu,) = schedule.problem.cluster.devices
+    cluster = replace(schedule.problem.cluster, devices=(replace(gpu, kind="cpu"),))
+    profile = schedule.problem.profile
+    anywhere = profile.with_costs(np.ones_like(profile.time_us))
+    on_cpu = simulate(Problem(anywhere, cluster), schedule.plan)
+    assert reserved_on_devices(on_cpu) == {}

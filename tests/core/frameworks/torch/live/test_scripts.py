@@ -866,6 +866,31 @@ def test_models_inside_of_functional_transforms_are_recorded(tmp_path, estimated
     assert owners == {"0.weight", "0.bias", "2.weight", "2.bias"}
 
 
+PER_SAMPLE = """
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+net = nn.Linear(8, 3)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+def loss(own, x, y):
+    return nn.functional.cross_entropy(functional_call(net, own, (x[None],)), y[None])
+for _ in range(3):
+    own = {name: each.detach() for name, each in net.named_parameters()}
+    x, y = torch.randn(4, 8), torch.randint(0, 3, (4,))
+    found = vmap(grad(loss), (None, 0, 0))(own, x, y)
+    for name, each in net.named_parameters():
+        each.grad = found[name].mean(0)
+    optimizer.step()
+"""
+
+
+def test_an_estimate_takes_gradients_of_each_sample_as_a_measured_step_does(tmp_path):
+    source = script(tmp_path, PER_SAMPLE)
+    estimated, measured = record_on_fake_tensors(source, ignore).step, record(source)
+    assert len(estimated.ops) == len(measured.ops)
+
+
 ODD_TENSORS = """
 import torch
 model = torch.nn.Linear(4, 4).eval()
