@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import wraps
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from traceback import walk_stack
 from types import CodeType, FrameType
@@ -36,7 +36,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from enplace.frameworks.programs import current_line, name_lines
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.open.scripts import OF_STEPS, Watch, run_watched
-from enplace.frameworks.torch.open.uses import END, Uses, place_of
+from enplace.frameworks.torch.open.uses import CONDITION, END, Uses, place_of
 from enplace.frameworks.torch.open.values import KnownValues, Masks
 from enplace.frameworks.torch.record.recorder import check_hooks, run_parts
 from enplace.frameworks.torch.record.recording import LoadError, Recorded, Wanted
@@ -75,6 +75,10 @@ _SPARSE = (
     "How many numbers a sparse tensor holds is not known in an estimate, so ops on them count as "
     "if they were empty; for their times, profile on a device without --estimate."
 )
+_COPIES = (
+    "What DistributedDataParallel adds is left out: its buckets, which take as much memory as the "
+    "gradients, and the sums of gradients over processes."
+)
 
 
 OF_FAKES = (
@@ -105,7 +109,7 @@ def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
         step = patch.object(torch.amp.GradScaler, "_maybe_opt_step", _step_anyway)
         stack.enter_context(step)  # it asks whether a gradient is infinite
         ddp = torch.nn.parallel.DistributedDataParallel
-        stack.enter_context(patch.object(ddp, "__init__", _hold))  # it compares values of ranks
+        stack.enter_context(patch.object(ddp, "__init__", answers.hold()))
         stack.enter_context(patch.object(ddp, "forward", _call_held))
         stack.enter_context(patch.object(ddp, "no_sync", lambda self: nullcontext()))
         flatten = patch.object(torch.nn.RNNBase, "flatten_parameters", lambda self: None)
@@ -253,7 +257,7 @@ class _Answers(TorchDispatchMode):
     def __init__(self, source: Source | None) -> None:
         super().__init__()
         self.known = KnownValues()
-        self.saw_sparse = False
+        self.saw_sparse = self.saw_copies = False
         self._source = source
         self._uses = Uses({})
         self._found: dict[tuple[CodeType, int], set[str]] = {}
@@ -264,9 +268,12 @@ class _Answers(TorchDispatchMode):
     def about(self) -> Iterator[str]:
         """Name the lines of the script that go by unknown values."""
         if self._taken:
+            lines_of: defaultdict[str, list[str]] = defaultdict(list)
+            for line, answers in self._taken.items():
+                lines_of[" or ".join(answers)].append(line)
             taken = [
                 f"{answer} ({name_lines(lines)})" if any(lines) else answer
-                for answer, lines in self._taken.items()
+                for answer, lines in lines_of.items()
             ]
             yield (
                 f"What the script does depends on values that an estimate does not have; they were "
@@ -275,6 +282,8 @@ class _Answers(TorchDispatchMode):
             )
         if self.saw_sparse:
             yield _SPARSE
+        if self.saw_copies:
+            yield _COPIES
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -326,10 +335,16 @@ class _Answers(TorchDispatchMode):
         return answer
 
     def _find_uses(self) -> set[str]:
-        """Return what is decided by the value that the script reads; nothing if a library does."""
+        """Return what is decided by the value that the script reads; nothing if a library does.
+
+        LBFGS asks whether to end its iterations.
+        """
         frame = _asker()
         if frame is None or self._source is None:
             return set()
+        inner = takewhile(lambda each: each[0] is not frame, walk_stack(None))
+        if any(each.f_globals.get("__name__") == "torch.optim.lbfgs" for each, _ in inner):
+            return {CONDITION}
         at = frame.f_code, frame.f_lasti
         if at not in self._found:
             file = frame.f_code.co_filename
@@ -338,9 +353,19 @@ class _Answers(TorchDispatchMode):
             self._found[at] = self._uses.find(file, place_of(frame))
         return self._found[at]
 
+    def hold(self) -> Callable[..., None]:
+        """Return how a wrapper is made of a model that no other process has a copy of."""
+
+        def init(wrapper: Any, module: torch.nn.Module, *_: Any, **__: Any) -> None:
+            torch.nn.Module.__init__(wrapper)
+            wrapper.module = module
+            self.saw_copies = True
+
+        return init
+
     def _take(self, answer: str, line: str) -> None:
         """Note what a line of the script takes unknown values to be."""
-        self._taken[answer][line] = None
+        self._taken[line][answer] = None
 
     def _line(self) -> str:
         if self._source is None:
@@ -627,12 +652,6 @@ def _converted(parameter: torch.nn.Parameter, fn: Any) -> torch.nn.Parameter:
 
 def _step_anyway(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
     return optimizer.step(*args, **kwargs)
-
-
-def _hold(self: Any, module: torch.nn.Module, *_: Any, **__: Any) -> None:
-    """Make a wrapper of a model that is copied to no other process."""
-    torch.nn.Module.__init__(self)
-    self.module = module
 
 
 def _call_held(self: Any, *args: Any, **kwargs: Any) -> Any:

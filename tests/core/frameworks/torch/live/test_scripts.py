@@ -634,10 +634,31 @@ def test_a_tied_model_may_be_converted_in_an_estimate(tmp_path):
 def test_an_estimate_passes_through_what_copies_a_model_to_processes(tmp_path):
     wrapped = "model = nn.parallel.DistributedDataParallel(model)\noptimizer ="
     text = LOOP.replace("optimizer =", wrapped, 1)
-    plain, found = (
-        record_on_fake_tensors(script(tmp_path, each), ignore).step for each in (LOOP, text)
-    )
-    assert kinds(found) == kinds(plain)
+    plain, found = (record_on_fake_tensors(script(tmp_path, each), ignore) for each in (LOOP, text))
+    assert kinds(found.step) == kinds(plain.step)
+    (left_out,) = {*found.about} - {*plain.about}
+    assert left_out.startswith("What DistributedDataParallel adds is left out: its buckets")
+
+
+ITERATIONS = """
+import torch
+model = torch.nn.Linear(8, 3)
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+x, y = torch.randn(16, 8), torch.randn(16, 3)
+def closure():
+    optimizer.zero_grad()
+    loss = (model(x) - y).square().mean()
+    loss.backward()
+    return loss
+for _ in range(3):
+    optimizer.step(closure)
+"""
+
+
+def test_an_estimate_says_where_an_optimizer_iterates_until_a_value_is_small(tmp_path):
+    found = record_on_fake_tensors(script(tmp_path, ITERATIONS), ignore)
+    (about,) = (each for each in found.about if "depends on values" in each)
+    assert "taken to be 1 or false or true (train.py, line 12). If" in about
 
 
 VALUES = """
