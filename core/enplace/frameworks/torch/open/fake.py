@@ -112,6 +112,7 @@ def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
         stack.enter_context(patch.object(ddp, "__init__", answers.hold()))
         stack.enter_context(patch.object(ddp, "forward", _call_held))
         stack.enter_context(patch.object(ddp, "no_sync", lambda self: nullcontext()))
+        stack.enter_context(patch.object(torch, "ctc_loss", _with_lengths(torch.ctc_loss)))
         flatten = patch.object(torch.nn.RNNBase, "flatten_parameters", lambda self: None)
         stack.enter_context(flatten)  # it compares addresses
         stack.enter_context(patch.object(torch._VF, "_pad_packed_sequence", _pad))
@@ -399,6 +400,8 @@ class _Answers(TorchDispatchMode):
             return torch.empty(0, dtype=torch.uint8, device=kwargs.get("device"))
         if func is _aten._pack_padded_sequence.default:
             return self._pack(*args)
+        if func in (_aten._ctc_loss.default, _aten._ctc_loss.Tensor):
+            return self._align(*args)
         if func is _aten.index.Tensor:
             args = (args[0], self._all_rows(args[1]), *args[2:])
         return func(*args, **kwargs)
@@ -413,6 +416,18 @@ class _Answers(TorchDispatchMode):
             going = (known > torch.arange(int(known.max()))[:, None]).sum(1)
             total = int(known.sum())
         return padded.new_empty((total, *padded.shape[2:])), going
+
+    def _align(
+        self, given: torch.Tensor, targets: torch.Tensor, _: Any, lengths: Any, *__: Any
+    ) -> Any:
+        """Return a CTC loss for each sequence, and what its gradient needs: two for each label."""
+        content = self.known.find(lengths) if isinstance(lengths, torch.Tensor) else lengths
+        if content is None:
+            self._take("of full length", self._line())
+        with no_dispatch():
+            longest = targets.shape[-1] if content is None else max(map(int, content))
+        steps, n = given.shape[:2]
+        return given.new_empty(n), given.new_empty((n, steps, 2 * longest + 1))
 
     def _all_rows(self, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Replace each mask by numbers of rows: those that it takes if it is known, else all."""
@@ -656,6 +671,15 @@ def _step_anyway(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: An
 
 def _call_held(self: Any, *args: Any, **kwargs: Any) -> Any:
     return self.module(*args, **kwargs)
+
+
+def _with_lengths(usual: Any) -> Any:
+    """Give lengths as tensors: PyTorch would write those of a list into memory of a fake one."""
+
+    def loss(given: Any, targets: Any, inputs: Any, lengths: Any, *more: Any) -> Any:
+        return usual(given, targets, torch.as_tensor(inputs), torch.as_tensor(lengths), *more)
+
+    return loss
 
 
 def _load_here(init: Any) -> Any:

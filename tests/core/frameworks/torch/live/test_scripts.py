@@ -887,6 +887,31 @@ def test_models_inside_of_functional_transforms_are_recorded(tmp_path, estimated
     assert owners == {"0.weight", "0.bias", "2.weight", "2.bias"}
 
 
+ALIGNED = """
+import torch
+from torch import nn
+model = nn.Linear(8, 5)
+optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=True)
+for _ in range(3):
+    optimizer.zero_grad()
+    given, labels = model(torch.randn(12, 3, 8)).log_softmax(-1), torch.randint(1, 5, (3, 4))
+    nn.functional.ctc_loss(given, labels, LENGTHS).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "lengths", ["[12] * 3, [4, 2, 3]", "torch.full((3,), 12), torch.tensor([4, 2, 3])"]
+)
+def test_a_loss_that_aligns_labels_is_estimated_as_it_is_measured(lengths, tmp_path):
+    source = script(tmp_path, ALIGNED.replace("LENGTHS", lengths))
+    estimated, measured = record_on_fake_tensors(source, ignore).step, record(source)
+    found, expected = ({name for name, *_ in kinds(step)} for step in (estimated, measured))
+    assert {"_ctc_loss", "_ctc_loss_backward"} <= found & expected
+    kept = 4 * 3 * 12 * (2 * 4 + 1)  # for each sequence and step, two for each label and one
+    assert all(kept in [each.n_bytes for each in step.storages] for step in (estimated, measured))
+
+
 PER_SAMPLE = """
 import torch
 from torch import nn
@@ -1052,7 +1077,7 @@ optimizer.register_step_pre_hook(choose)
 
 
 @pytest.mark.parametrize(
-    ("more", "n_lines"), [(AVERAGES, 0), (COUNTS, 0), (FINITE, 1), (CHOICES, 3)]
+    ("more", "n_lines"), [(AVERAGES, 0), (COUNTS, 0), (FINITE, 1), (CHOICES, 2)]
 )
 def test_an_estimate_goes_by_the_conditions_that_a_step_has(tmp_path, more, n_lines):
     text = LOOP.replace("for step", more + "for step").replace("1e-3", "1e-3, foreach=True")
