@@ -65,10 +65,13 @@ def moves_together(schedule: Schedule, stop: Stop) -> Iterator[Edit]:
             if not stop():
                 found = step(found, (seed + at) % 2**32, 0.0, new_stop_flag())
         seed += BURST
-        if found.key >= (state.excess_bytes, (1 - LITTLE) * state.makespan_us):
+        goal = state.excess_bytes, (1 - LITTLE) * state.makespan_us
+        if found.key < goal:
+            found = _cut_back(found, start, stop)
+        if found.key >= goal:  # also if the gain went back with what was needless, time and again
             fruitless += 1
             continue
-        state, fruitless = _cut_back(found, start, stop), 0
+        state, fruitless = found, 0
         if not stop():  # else it may hold much that is needless
             yield from _edits(schedule, state)
 
