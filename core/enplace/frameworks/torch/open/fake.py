@@ -27,7 +27,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import _foreach_utils, checkpoint
-from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
@@ -37,7 +36,7 @@ from enplace.frameworks.programs import current_line, name_lines
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.open.scripts import OF_STEPS, Watch, run_watched
 from enplace.frameworks.torch.open.uses import CONDITION, END, Uses, place_of
-from enplace.frameworks.torch.open.values import KnownValues, Masks
+from enplace.frameworks.torch.open.values import KnownValues, Masks, plainly
 from enplace.frameworks.torch.record.recorder import check_hooks, run_parts
 from enplace.frameworks.torch.record.recording import LoadError, Recorded, Wanted
 from enplace.frameworks.torch.record.storages import is_sparse
@@ -84,6 +83,7 @@ _COPIES = (
 OF_FAKES = (
     "torch._subclasses.FakeTensor",
     "torch.utils._mode_utils.no_dispatch",
+    "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack",
     "torch.utils._python_dispatch._disable_current_modes",
     "torch.nn.Module._apply",
     "torch.nn.RNNBase.flatten_parameters",
@@ -411,7 +411,7 @@ class _Answers(TorchDispatchMode):
         n, longest = padded.shape[:2] if batch_first else padded.shape[1::-1]
         if (content := self.known.find(lengths)) is None:
             self._take("of full length", self._line())
-        with no_dispatch():
+        with plainly():
             known = torch.full((n,), longest) if content is None else content
             going = (known > torch.arange(int(known.max()))[:, None]).sum(1)
             total = int(known.sum())
@@ -424,7 +424,7 @@ class _Answers(TorchDispatchMode):
         content = self.known.find(lengths) if isinstance(lengths, torch.Tensor) else lengths
         if content is None:
             self._take("of full length", self._line())
-        with no_dispatch():
+        with plainly():
             longest = targets.shape[-1] if content is None else max(map(int, content))
         steps, n = given.shape[:2]
         return given.new_empty(n), given.new_empty((n, steps, 2 * longest + 1))
@@ -437,7 +437,7 @@ class _Answers(TorchDispatchMode):
                 found.append(each)
                 continue
             content = self.known.find(each)
-            with no_dispatch():
+            with plainly():
                 n = each.numel() if content is None else int(content.count_nonzero())
             if content is None and torch._C._current_autograd_node() is None:
                 self._take(_ALL_ROWS, self._line())  # its gradient goes by the same mask

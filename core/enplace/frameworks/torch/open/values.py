@@ -33,7 +33,7 @@ MOST_MADE = 1 << 13
 
 
 @contextmanager
-def _plainly() -> Iterator[None]:
+def plainly() -> Iterator[None]:
     """Compute without fake tensors, also while ``vmap`` or ``grad`` runs a function."""
     with temporarily_clear_interpreter_stack(), no_dispatch():
         yield
@@ -81,7 +81,7 @@ class KnownValues:
     def compute(self, func: Any, given: tuple[Any, Any]) -> Any:
         """Return what an op makes of known content; ``NotImplemented`` if it fails there."""
         try:
-            with _plainly():
+            with plainly():
                 return func(*given[0], **given[1])
         except Exception:  # whatever an op refuses, such as another device
             return NotImplemented
@@ -108,7 +108,7 @@ class KnownValues:
     def set(self, tensor: torch.Tensor, value: Any) -> None:
         """Note the content of a new tensor: that of another, or one number for all of its own."""
         storage = _new_storage(tensor)
-        with _plainly():
+        with plainly():
             content = _view(storage, tensor)
             content.copy_(value) if isinstance(value, torch.Tensor) else content.fill_(value)
         self._contents[tensor.untyped_storage()] = storage
@@ -133,13 +133,13 @@ def _is_small(tensor: torch.Tensor, is_made: bool = False) -> bool:
 
 
 def _new_storage(like: torch.Tensor) -> torch.UntypedStorage:
-    with _plainly():
+    with plainly():
         return torch.UntypedStorage(like.untyped_storage().nbytes())
 
 
 def _view(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
     """Return a tensor with the layout of another, in a memory that has content."""
-    with _plainly():
+    with plainly():
         empty = torch.empty(0, dtype=like.dtype)
         return empty.set_(storage, like.storage_offset(), like.size(), like.stride())
 
@@ -183,7 +183,7 @@ class Masks:
         if not isinstance(mask, torch.Tensor):
             return _as_one(mask, is_sure=True)
         if (content := self._known.find(mask)) is not None:
-            with _plainly():
+            with plainly():
                 return Answer(bool(content.any()), bool(content.all()), True)
         found: Answer | None = self._said.get(mask.untyped_storage())
         if found is not None:
@@ -197,7 +197,7 @@ class Masks:
             return given
         content = self._known.find(given)
         if content is not None and content.numel() == 1:
-            with _plainly():
+            with plainly():
                 return content.item()
         return self.say(given).all if given.dtype == torch.bool else 1
 
