@@ -169,11 +169,8 @@ class Read:
 def _answer(out: Any) -> Any:
     leaves = tree_leaves(out)
     if any(map(_is_tensor, leaves)):
-        return (
-            (len(leaves), *others)
-            if (others := [*filterfalse(_is_tensor, leaves)])
-            else len(leaves)
-        )
+        others = [*filterfalse(_is_tensor, leaves)]
+        return (len(leaves), *others) if others else len(leaves)
     if isinstance(out, np.ndarray):
         return out.tolist()
     return tuple(out) if isinstance(out, torch.Size) else out
