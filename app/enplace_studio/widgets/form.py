@@ -19,10 +19,11 @@ from enplace_studio.widgets.wheel import scroll_past
 
 
 def number_field(low: int, high: int, value: int) -> QSpinBox:
-    """Make a field for a whole number, which arrow keys and wheel change too."""
+    """Make a field for a whole number; once it has the focus, arrow keys and wheel change it."""
     made = QSpinBox(minimum=low, maximum=high, value=value)
     made.setGroupSeparatorShown(True)
     made.lineEdit().setTextMargins(7, 0, 7, 0)  # the style sheet's padding does not apply to it
+    scroll_past(made)
     return made
 
 

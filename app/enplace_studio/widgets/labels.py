@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
 )
 
 from enplace_studio.explain.shortened import shorten_among
+from enplace_studio.widgets.wheel import scroll_past
 
 BETWEEN_FACTS = "   ·   "
 BORDER = 1
@@ -62,6 +63,10 @@ class ElidedLabel(QLabel):
 
 class ElidedCombo(QComboBox):
     """A box in which a choice that does not fit ends in an ellipsis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        scroll_past(self)
 
     def shown_text(self) -> str:
         """Return the choice as far as it fits."""

@@ -28,9 +28,12 @@ from enplace_studio.widgets.labels import paragraph, plain_tip
 from enplace_studio.widgets.layouts import clear, vbox
 from enplace_studio.widgets.theme import theme
 
-CARD_PX, PAD, CHIP_PX = 46, 10, 3
+CARD_PX, BETWEEN_PX, PAD, CHIP_PX = 40, 4, 10, 3
 MOST_MARKS = 12
 """Most bars that show where the ops of a move would run, the longest ones."""
+
+
+ABOUT = "Click to make it; Ctrl+Z takes it back"
 
 
 class MoveCard(PointingButton):
@@ -41,7 +44,7 @@ class MoveCard(PointingButton):
     ) -> None:
         super().__init__()
         self.move_made, self.change, self._colour, self._among = move, change, colour, among
-        self.setToolTip(plain_tip(f"{move.title}: {change}\n{move.reason}\nClick to make it"))
+        self.setToolTip(plain_tip(f"{move.title}: {change}\n{move.reason}\n{ABOUT}"))
         self.setAccessibleName(f"{move.title}: {change}, {move.reason}")
 
     def sizeHint(self) -> QSize:
@@ -63,7 +66,7 @@ class MoveCard(PointingButton):
         strong, quiet = theme.font(12, QFont.Weight.DemiBold), theme.font(11)
         is_good = self.move_made.after_us < self.move_made.before_us
         text = tokens.text if is_on else tokens.faint
-        line = area.adjusted(left, 5, -PAD, -area.height() / 2 + 1)
+        line = area.adjusted(left, 3, -PAD, -area.height() / 2 + 1)
         price = tokens.good if is_good and is_on else text
         draw_text(painter, line, self.change, strong, price, RIGHT)
         width_of = QFontMetricsF(strong).horizontalAdvance
@@ -73,7 +76,7 @@ class MoveCard(PointingButton):
         if width_of(shown) > line.width():  # one gap reads better than several
             shown = brief(what, width_of, line.width())
         draw_text(painter, line, shown, strong, text)
-        below = area.adjusted(left, area.height() / 2 - 1, -PAD, -5)
+        below = area.adjusted(left, area.height() / 2 - 1, -PAD, -3)
         reason = " · ".join(filter(None, [where, self.move_made.reason]))
         end = Qt.TextElideMode.ElideRight
         reason = QFontMetricsF(quiet).elidedText(reason, end, below.width())
@@ -108,7 +111,14 @@ class MoveList(QWidget):
         self.opened: tuple[str, ...] = ()
         self._is_held = False
         self._background = Background(self.search)  # no widget, so no busy cursor
-        self._column = vbox(on=self, spacing=6, margins=(0, 0, 0, 0))
+        self._column = vbox(on=self, spacing=BETWEEN_PX, margins=(0, 0, 0, 0))
+
+    def height_of(self, most: int) -> int:
+        """Return the height of as many cards, or of all if there are fewer."""
+        shown = self.cards[:most]
+        return sum(card.sizeHint().height() + BETWEEN_PX for card in shown) - BETWEEN_PX * bool(
+            shown
+        )
 
     def ask(self, problem: Problem, schedule: Schedule, idle: Idle | None = None) -> None:
         """Look for the next moves of the plan of a schedule; the last ones stay until then.

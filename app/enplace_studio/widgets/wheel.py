@@ -17,8 +17,12 @@ class _Guard(QObject):
         return False
 
 
+_GUARD = _Guard()
+"""One for all, so that a field that is guarded twice is not asked twice."""
+
+
 def scroll_past(field: QWidget) -> None:
     """Let the wheel change a field or slider only once it was clicked or tabbed to."""
     if field.focusPolicy() == Qt.FocusPolicy.WheelFocus:
         field.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-    field.installEventFilter(_Guard(field))
+    field.installEventFilter(_GUARD)

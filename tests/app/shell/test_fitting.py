@@ -46,15 +46,19 @@ class Inbox:
         self.sent.append(message)
 
 
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory):
-    """Return what the worker sends, and the folder with its projects."""
-    problem, folder = project().problem, tmp_path_factory.mktemp("rows")
+def rows_of(problem, folder):
     details = {"problem": problem_to_json(problem), "objective": STEP_TIME, "values": {}}
     job = Message("fit", details | {"folder": f"{folder}"})
     inbox = Inbox(profile_message(problem.profile), job)
     assert fit_worker.serve(inbox).do == DONE
-    return inbox.sent, folder
+    return inbox.sent
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """Return what the worker sends, and the folder with its projects."""
+    folder = tmp_path_factory.mktemp("rows")
+    return rows_of(project().problem, folder), folder
 
 
 def test_the_worker_sends_each_row_and_writes_a_project_that_shows_its_plan(rows):
@@ -168,3 +172,20 @@ def test_what_is_proven_is_said_of_the_plans_too(dialog, rows):
     dialog._worker.received.emit(next(each for each in rows[0] if each.do == fit_worker.PROVEN))
     assert unfit_text(document.schedule).startswith("does not fit, proven for every plan: ")
     assert document.undo_stack.count() == 0
+
+
+@pytest.mark.parametrize(("temporary", "is_known"), [(50, False), (70, True)])
+def test_what_is_proven_of_whole_blocks_is_said_of_all_plans_only_if_it_holds_for_them(
+    temporary, is_known, monkeypatch, tmp_path
+):
+    """A card holds both ops' variables, but not what op a needs while it runs, too."""
+    profile = profile_of(
+        {"a": 10, "b": 10}, persistent={"a": 40, "b": 40}, temporary={"a": temporary}
+    )
+    problem = start_project(profile, cluster_of(2, capacity_bytes=100)).problem
+    block = problem.constrained(together=[(0, 1)])
+    monkeypatch.setattr(fit_worker, "at_usual_grain", lambda problem, objective: block)
+    sent = rows_of(problem, tmp_path)
+    first = next(each.details for each in sent if each.do == fit_worker.FOUND)
+    assert first["headline"].startswith("Proven: ")
+    assert (fit_worker.PROVEN in [each.do for each in sent]) is is_known

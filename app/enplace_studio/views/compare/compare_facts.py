@@ -200,10 +200,10 @@ def _texts(changes_us: FloatArray) -> tuple[str, ...]:
 
 def part_tip(part: str, before: dict[str, float], after: dict[str, float]) -> str:
     """Say for each device or link how a part of the critical path changes."""
-    lines = [
-        f"{place}: {_from_to(ms, before.get(place, 0.0), after.get(place, 0.0))}"
-        for place in dict.fromkeys([*before, *after])
-    ]
+    lines = []
+    for place in dict.fromkeys([*before, *after]):
+        one_us, other_us = before.get(place, 0.0), after.get(place, 0.0)
+        lines.append(f"{place}: {_from_to(ms, one_us, other_us) or ms(other_us)}")
     return "\n".join([f"{part} on the critical path", *lines])
 
 
@@ -219,19 +219,20 @@ class Line:
 
 
 def differences(first: Schedule, second: Schedule, project: OpenProject) -> list[Line]:
-    """List what differs between two plans of one model, most important first."""
+    """List what differs between two plans of one model, most important first; only what does."""
     one, other, shown = first.problem, second.problem, project.problem
     moved = moved_ops(first, second)
     moved = _NO_OPS if moved is None else moved
     reordered = reordered_ops(first, second)
     senders = op_of(sent_outputs(second))
     senders = np.union1d(op_of(sent_outputs(first)), same_ops(senders, other, one))
+    sent = _from_to(size, sent_bytes(first), sent_bytes(second))
     lines = [
         *_split_lines(one, other),
-        Line(f"{count(count_whole(moved, one, other), 'op')} on another device", moved),
-        Line(f"{count(len(reordered), 'op')} in another order", reordered),
+        *_counted(count_whole(moved, one, other), "op", "on another device", moved),
+        *_counted(len(reordered), "op", "in another order", reordered),
         *_tensor_lines(first, second),
-        Line(f"{_from_to(size, sent_bytes(first), sent_bytes(second))} sent", senders),
+        *([Line(f"{sent} sent", senders)] if sent else []),
         *_device_lines(first, second),
     ]
     lines = [replace(line, ops=same_ops(line.ops, one, shown)) for line in lines]
@@ -240,13 +241,18 @@ def differences(first: Schedule, second: Schedule, project: OpenProject) -> list
     return lines
 
 
+def _counted(number: int, what: str, how: str, ops: IntArray) -> list[Line]:
+    """Say of how many there is a difference; nothing of none."""
+    return [Line(f"{count(number, what)} {how}", ops)] if number else []
+
+
 def _split_lines(one: Problem, other: Problem) -> list[Line]:
     """Say which ops the two plans split; ``ops`` are those of the first."""
     ways = ("whole that A splits", "split that A keeps whole", "split otherwise")
     return [
-        Line(f"{count(len(names), 'op')} {way}", ops_for(names, one))
+        line
         for way, names in zip(ways, split_ops(one, other), strict=True)
-        if names
+        for line in _counted(len(names), "op", way, ops_for(names, one))
     ]
 
 
@@ -257,8 +263,8 @@ def _tensor_lines(first: Schedule, second: Schedule) -> list[Line]:
     one, other = sent_outputs(first), sent_outputs(second)
     more, fewer = np.setdiff1d(other, one), np.setdiff1d(one, other)
     return [
-        Line(f"{count(len(more), 'tensor')} sent that A keeps", op_of(more)),
-        Line(f"{count(len(fewer), 'tensor')} kept that A sends", op_of(fewer)),
+        *_counted(len(more), "tensor", "sent that A keeps", op_of(more)),
+        *_counted(len(fewer), "tensor", "kept that A sends", op_of(fewer)),
     ]
 
 
@@ -268,24 +274,25 @@ _NO_OPS = np.zeros(0, dtype=np.int64)
 def _device_lines(first: Schedule, second: Schedule) -> list[Line]:
     """Compare the devices: those that do next to nothing are one line."""
     both, devices = (first, second), first.problem.cluster.devices
-    busy = sorted(busy_devices(both))
-    others = sorted(used_devices(both) - set(busy))
-    parts = [(devices[d].label, [d]) for d in [*busy, *others[: len(others) == 1]]]
+    much = sorted(busy_devices(both))
+    others = sorted(used_devices(both) - set(much))
+    parts = [(devices[d].label, [d]) for d in [*much, *others[: len(others) == 1]]]
     if len(others) > 1:
         parts.append((f"{len(others)} others", others))
-    return [
-        Line(
-            f"{name}: {_from_to(ms, *(float(s.busy_us[ds].sum()) for s in both))} busy, "
-            f"peak {_from_to(size, *(int(s.peak_bytes[ds].max()) for s in both))}",
-            _NO_OPS,
-        )
-        for name, ds in parts
-    ]
+    lines = []
+    for name, ds in parts:
+        busy = _from_to(ms, *(float(s.busy_us[ds].sum()) for s in both))
+        peak = _from_to(size, *(int(s.peak_bytes[ds].max()) for s in both))
+        found = [*([f"{busy} busy"] if busy else []), *([f"peak {peak}"] if peak else [])]
+        lines += [Line(f"{name}: {', '.join(found)}", _NO_OPS)] if found else []
+    return lines
 
 
 def _from_to(show: Callable[[float], str], before: float, after: float) -> str:
-    """Show a change, its unit once if both have the same: ``363.0 → 298.0 ms``."""
+    """Show a change, its unit once if both have the same: ``363.0 → 298.0 ms``; empty if none."""
     one, other = show(before), show(after)
+    if one == other:
+        return ""
     unit = other.rpartition(" ")[2]
     return f"{one.removesuffix(f' {unit}')} → {other}"
 
@@ -295,7 +302,8 @@ def _most_moved(moved: IntArray, grouping: Grouping) -> str:
     group = grouping.group[moved]
     numbers, sizes = np.unique(group[group >= 0], return_counts=True)
     most = numbers[np.argsort(-sizes, kind="stable")][:MOST_MOVED]
-    return ", ".join(elide_middle(grouping.names[g], _GROUP_LENGTH) for g in most.tolist())
+    names = (elide_middle(grouping.names[g], _GROUP_LENGTH) for g in most.tolist())
+    return ", ".join(dict.fromkeys(names))
 
 
 def busy_devices(schedules: Sequence[Schedule]) -> set[int]:

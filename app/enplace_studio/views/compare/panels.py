@@ -33,7 +33,7 @@ from enplace_studio.views.compare.compare_facts import (
 from enplace_studio.views.compare.paint import BADGE_PX
 from enplace_studio.views.compare.stack import Block
 from enplace_studio.widgets.column import Column
-from enplace_studio.widgets.labels import ElidedLabel, label, plain_tip
+from enplace_studio.widgets.labels import ElidedLabel, label, paragraph, plain_tip
 from enplace_studio.widgets.layouts import STRETCH, clear, hbox
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import Panel
@@ -44,6 +44,7 @@ MOST_DEVICES = 4
 """If more devices are in use, the table of an interval has one column for all of them."""
 LEAST_NAME_PX = 24
 """Least width of the name of a plan in the row that chooses them."""
+ALIKE = "Nothing: both plans run every op on the same device, in the same order."
 _CHOICE = "  ▾"
 _NAME_LENGTH = 22
 _DANGLING = re.compile(rf"[\s,]+{GAP}$")
@@ -209,6 +210,8 @@ class DiffersPanel(Panel):
             text.setMinimumHeight(self.target.sizeHint().height())  # as high as with a button
             select = [self._selector(line.ops)] if len(line.ops) else []
             column.addLayout(hbox((text, 1), *select))
+        if not lines:
+            column.addWidget(paragraph(ALIKE))
         self._end_between_lines()
         many = n_plans > FEWEST
         self.target.setText(f"A → {LETTERS[place]}  ▾")

@@ -17,6 +17,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QWidget
 
+from enplace.machine.caching_allocator import reserved_on_devices
 from enplace.machine.pipelines.pipeline import PipelineSchedule
 from enplace.pictures.busy import highest_per_column
 from enplace.pictures.palette import colour_numbers
@@ -117,6 +118,13 @@ class DeviceMemory(TipWidget):
     def _reserve(self) -> list[str]:
         reserve_bytes = self.owner.reserve_bytes
         return [f"in reserve   {size(reserve_bytes)}"] if reserve_bytes else []
+
+    @property
+    def _allocated(self) -> list[str]:
+        """What PyTorch's allocator would reserve in a step; empty where it does not run."""
+        found = {} if self.pipeline is not None else reserved_on_devices(self.schedule)
+        n_bytes = found.get(self.device)
+        return [] if n_bytes is None else [f"reserved by PyTorch, predicted   {size(n_bytes)}"]
 
     @property
     def is_compact(self) -> bool:
@@ -320,6 +328,7 @@ class DeviceMemory(TipWidget):
                 f"weights and optimiser   {size(split.weights_bytes)}",
                 f"activations   {size(split.activation_bytes)}",
                 f"received from other devices   {size(split.received_bytes)}",
+                *self._allocated,
                 f"capacity   {size(self.capacity_bytes)}",
                 *self._reserve,
                 *hint,

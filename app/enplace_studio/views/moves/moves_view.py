@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from PySide6.QtCore import QTimer
 from PySide6.QtGui import QHideEvent, QShowEvent
 
@@ -10,12 +12,13 @@ from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document
 from enplace_studio.widgets.labels import paragraph
 from enplace_studio.widgets.move_list import MoveList
-from enplace_studio.widgets.panel import ScrollPanel
+from enplace_studio.widgets.panel import Need, ScrollPanel
 
 PAUSE_MS = 300
 """How long a plan must stay as it is until its next moves are looked for."""
 
-ABOUT = "Each is priced on this plan. Click one to make it; Ctrl+Z takes it back."
+IN_SIGHT = 4
+"""Moves that the pane shows at least, if there are so many: else it is folded."""
 NO_PLAN = "The edits that would shorten a plan most appear here."
 NOTHING = "Nothing that was tried shortens this plan. Solve searches more widely."
 
@@ -33,7 +36,7 @@ class MovesView(ScrollPanel):
         self._document, self._solver = document, solver
         self.offer_picture(document.requests.save_picture.emit)
         self.list = MoveList(document, solver, NOTHING)
-        self.about = paragraph(ABOUT)
+        self.about = paragraph(NO_PLAN)
         shows = self.column.fill()
         shows.addWidget(self.about)
         shows.addWidget(self.list)
@@ -44,6 +47,11 @@ class MovesView(ScrollPanel):
         changes = document.opened, document.problem_changed, document.current_changed
         call_later(self, self._follow, document.grouping_changed, *changes)
         self._follow()
+
+    def need(self) -> Need:
+        usual = super().need()
+        least = max(usual.least, self.around_height + self.list.height_of(IN_SIGHT))
+        return replace(usual, least=min(usual.wanted, least))
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -62,7 +70,7 @@ class MovesView(ScrollPanel):
         if not hasattr(self, "_asking"):  # while the panel is being made
             return
         project, schedule = self._document.project, self._document.schedule
-        self.about.setText(NO_PLAN if schedule is None else ABOUT)
+        self.about.setVisible(schedule is None)
         if project is None or schedule is None or not self.isVisible() or self.is_folded:
             self.list.forget()
             self._asking.stop()

@@ -160,8 +160,21 @@ def test_what_differs_can_be_selected():
     texts = {line.text: line.ops.tolist() for line in lines}
     assert texts["1 op on another device"] == [0]
     assert texts["1 tensor sent that A keeps"] == [0]
-    assert texts["0 tensors kept that A sends"] == []
     assert texts["0 → 20 B sent"] == [0]
+
+
+def test_what_does_not_differ_is_not_listed():
+    document = four_plans()
+    one, other = (entry_of(document, name).schedule for name in ("one", "round"))
+    assert differences(one, one, document.project) == []
+    assert [line.text for line in differences(one, other, document.project)] == [
+        "1 op on another device",
+        "1 tensor sent that A keeps",
+        "0 → 20 B sent",
+        "GPU 0: 0.020 → 0.010 ms busy",
+        "GPU 1: 0 → 0.010 ms busy, peak 0 → 20 B",
+        "Most moved: a",
+    ]
 
 
 def test_plans_with_other_orders_are_compared_by_what_they_send():
@@ -172,8 +185,8 @@ def test_plans_with_other_orders_are_compared_by_what_they_send():
     after = document.current.schedule
     assert after.problem.profile.n_tensors > before.problem.profile.n_tensors
     texts = [line.text for line in differences(before, after, document.project)]
-    assert "0 tensors sent that A keeps" in texts
-    assert "0 tensors kept that A sends" in texts
+    assert "1 op in another order" in texts
+    assert not [text for text in texts if "tensor" in text]
 
 
 def test_ops_that_only_run_at_another_time_are_counted_and_can_be_selected():
@@ -183,7 +196,7 @@ def test_ops_that_only_run_at_another_time_are_counted_and_can_be_selected():
     document.reorder([2], Slot(0, earlier=True))
     lines = differences(before, document.current.schedule, document.project)
     texts = {line.text: line.ops.tolist() for line in lines}
-    assert texts["0 ops on another device"] == []
+    assert not [text for text in texts if "on another device" in text]
     assert texts["1 op in another order"] == [2]
 
 
@@ -207,7 +220,7 @@ def test_ops_of_a_plan_that_splits_some_are_compared_by_the_whole_op():
     lines = {line.text: line.ops.tolist() for line in differences(whole, split, project)}
     assert lines["1 op split that A keeps whole"] == [1]
     assert lines["1 op on another device"] == [1]
-    assert lines["0 ops in another order"] == []
+    assert not [text for text in lines if "in another order" in text]
     assert not any("sent that A keeps" in text for text in lines)
     assert lines["Most moved: b"] == []
 

@@ -1,8 +1,13 @@
+from dataclasses import replace
+
 import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtTest import QTest
 
 from documents import chain_document, document_of
+from enplace.machine.caching_allocator import reserved_on_devices
+from enplace.text import size
+from enplace.values.measurement import Measurement
 from enplace_studio.model.document import Document
 from enplace_studio.model.requests import Wanted
 from enplace_studio.views.memory.memory_view import MemoryView
@@ -17,11 +22,12 @@ def open_view(opener):
     return open_it
 
 
-def big_document(capacity_gib: float) -> Document:
+def big_document(capacity_gib: float, measured: Measurement | None = None) -> Document:
     mib = 1 << 20
     profile = profile_of(
         {"a": 10, "b": 10}, [("a", "b", 400 * mib)], persistent={"a": 600 * mib, "b": 1}
     )
+    profile = replace(profile, measured=measured or profile.measured)
     cluster = cluster_of(3, capacity_bytes=round(capacity_gib * 1024 * mib), b1_us_per_byte=1e-6)
     return document_of(profile, cluster, {"a": 0, "b": 0}, {"a": 0, "b": 1})
 
@@ -79,6 +85,18 @@ def test_the_bar_names_its_parts(open_view, qtbot):
     tip = view.devices[1].tip_at(QPointF(10, 25))
     assert "received from other devices   400 MiB" in tip
     assert "activations   0 B" in tip
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_models_of_pytorch_also_show_what_its_allocator_would_reserve(open_view, framework):
+    document = big_document(2, Measurement(framework=framework))
+    (device,) = open_view(document).devices
+    tip = device.tip_at(QPointF(10, 25))
+    if framework == "torch":
+        predicted = size(reserved_on_devices(document.schedule)[0])
+        assert f"reserved by PyTorch, predicted   {predicted}" in tip.splitlines()
+    else:
+        assert "predicted" not in tip
 
 
 def test_the_pane_follows_the_schedule(open_view, qtbot):

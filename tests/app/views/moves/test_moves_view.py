@@ -15,6 +15,7 @@ from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.open_project import PlanEntry
 from enplace_studio.views.moves.moves_view import MovesView
 from problems import cluster_of, profile_of
+from turns import take_turns
 
 
 class Answering(Solver):
@@ -178,3 +179,14 @@ def test_moves_name_the_parts_of_an_open_group(open_moves, solver, qtbot):
     qtbot.waitUntil(lambda: len(solver.searches) == 2)
     solver.answer()
     assert "layer 0 / b" in titles(view)[0][0]
+
+
+def test_the_pane_needs_room_for_some_moves_or_is_folded(open_moves):
+    view = open_moves(wide_document())
+    cards = view.list.cards
+    assert len(cards) > 4
+    view.resize(view.width(), view.need().least)
+    take_turns()
+    shown = view.column.viewport()
+    low = [card.mapTo(shown, card.rect().bottomLeft()).y() for card in cards]
+    assert sum(y < shown.height() for y in low) == 4
