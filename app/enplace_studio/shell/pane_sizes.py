@@ -143,12 +143,15 @@ class PaneSizes(QObject):
         if visible:
             self._timer.start()
 
-    def _ask_if_shown(self, name: str) -> None:
+    def give_room(self, name: str) -> None:
         """Give a pane that the user has just opened the room that it needs."""
-        dock = self._docks[name]
-        if isinstance(panel := dock.view, Panel) and not dock.isHidden():
+        if isinstance(panel := self._docks[name].view, Panel):
             panel.holds_room = True
             self.ask(name)
+
+    def _ask_if_shown(self, name: str) -> None:
+        if not self._docks[name].isHidden():
+            self.give_room(name)
 
     def _follow_need(self, name: str) -> None:
         """Share the room anew, unless a pane just needs a little less than it has."""

@@ -161,6 +161,8 @@ class Panes(QObject):
         self._note_use(name)
         self.docks[name].show()
         self.docks[name].raise_()
+        if self._sharing is not None:
+            self._sharing.give_room(name)
 
     def is_in_middle(self, name: str) -> bool:
         """Return whether a view is the one shown in the middle."""

@@ -98,7 +98,7 @@ QLineEdit, QComboBox, QSpinBox, QDoubleSpinBox, QPlainTextEdit {{
 QLineEdit:focus, QComboBox:focus, QSpinBox:focus, QPlainTextEdit:focus {{ border-color: {accent}; }}
 
 QComboBox QLineEdit {{ background: transparent; border: none; padding: 0; }}
-QSpinBox {{ padding: 5px 0; }}
+QSpinBox {{ padding: 3px 0 4px 0; }}
 QSpinBox QLineEdit {{ background: transparent; border: none; padding: 0; }}
 QSpinBox::up-button, QSpinBox::down-button {{ width: 0; border: none; }}
 QComboBox::drop-down {{ border: none; width: 24px; }}

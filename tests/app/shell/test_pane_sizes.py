@@ -11,6 +11,7 @@ from documents import add_plan
 from enplace_studio.model.open_project import start_project
 from enplace_studio.shell.pane_sizes import share
 from enplace_studio.shell.window import MainWindow
+from enplace_studio.views.moves.moves_view import IN_SIGHT
 from enplace_studio.views.whatif.speed_curves import COMPUTE
 from enplace_studio.widgets.labels import ElidedLabel
 from enplace_studio.widgets.panel import Need
@@ -131,6 +132,20 @@ def test_what_the_user_asked_for_last_has_the_room(window):
     inspector = views["inspector"]
     others = views["memory"].height() + views["whatif"].height()
     assert inspector.height() >= inspector.need().wanted or inspector.height() > others
+
+
+def test_asking_for_next_moves_unfolds_them_and_a_selection_then_leaves_them_in_sight(window):
+    window.resize(1440, 900)
+    moves = window.panes.views["moves"]
+    window.document.select(range(5))
+    settle(window)
+    window.menus.by_id["next-moves"].trigger()
+    settle(window)
+    assert not moves.is_folded
+    window.document.select(range(3))
+    settle(window)
+    assert not moves.is_folded
+    assert moves.height() >= moves.around_height + moves.list.height_of(IN_SIGHT)
 
 
 @pytest.mark.parametrize("size", SIZES)

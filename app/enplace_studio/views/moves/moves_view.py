@@ -18,7 +18,8 @@ PAUSE_MS = 300
 """How long a plan must stay as it is until its next moves are looked for."""
 
 IN_SIGHT = 4
-"""Moves that the pane shows at least, if there are so many: else it is folded."""
+"""Moves that the pane shows at least, if there are so many; with less room, it is folded."""
+
 NO_PLAN = "The edits that would shorten a plan most appear here."
 NOTHING = "Nothing that was tried shortens this plan. Solve searches more widely."
 
@@ -49,9 +50,10 @@ class MovesView(ScrollPanel):
         self._follow()
 
     def need(self) -> Need:
-        usual = super().need()
-        least = max(usual.least, self.around_height + self.list.height_of(IN_SIGHT))
-        return replace(usual, least=min(usual.wanted, least))
+        usual, cards_px = super().need(), self.list.height_of(IN_SIGHT)
+        least = max(usual.least, self.around_height + cards_px)
+        wanted = max(usual.wanted, least)
+        return replace(usual, least=least, wanted=wanted, most=wanted)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
