@@ -16,7 +16,6 @@ from enplace.processes.main import Connection
 from enplace.processes.wire import DONE, Message
 from enplace.values.problem import Problem
 from enplace.writers.archive import write_project
-from enplace_studio.model.window_words import in_window_words
 
 TRYING, FOUND, PROVEN = "trying", "found", "proven"
 """A change that is being tried, by its title; all rows so far; that no plan fits as it is."""
@@ -29,7 +28,7 @@ def serve(connection: Connection) -> Message:
     options = PlaceOptions(job["objective"], values=job["values"])
     asked = codecs.problem_from(profile, job["problem"])
     problem = at_usual_grain(asked, options.objective)
-    kept = in_window_words(about_usual_grain(problem, options.objective))
+    kept = about_usual_grain(problem, options.objective)
     cluster, rows = problem.cluster, list[Row]()
 
     def begin(title: str) -> None:

@@ -32,6 +32,7 @@ from enplace_studio.jobs import fit_worker
 from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.fit_worker import FOUND, PROVEN, TRYING, file_of
 from enplace_studio.jobs.worker import StudioWorker
+from enplace_studio.model.window_words import in_window_words
 from enplace_studio.widgets.drawing import LEFT, RIGHT
 from enplace_studio.widgets.labels import label, paragraph, plain_tip, set_role
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
@@ -123,7 +124,7 @@ class FitDialog(QDialog):
 
     def _show(self, found: Mapping[str, Any]) -> None:
         self.headline.setText(found["headline"])
-        self.notes.setText(" ".join([ABOUT, *found["notes"]]))
+        self.notes.setText(in_window_words(" ".join([ABOUT, *found["notes"]])))
         rows = [[capital(row[1]), *row[2:]] for row in found["cells"][1:]]
         heading = [*map(capital, found["cells"][0][1:])]
         self._cells = [heading, *rows]
