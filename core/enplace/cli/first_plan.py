@@ -2,6 +2,7 @@
 
 Another process, which compiles nothing, makes a list schedule: Python interprets the kernels. It
 takes two seconds for a graph of some thousand ops, and a large one is given up after a while.
+A thread that compiles does not notice Ctrl-C, so such a process also gives the answer to that.
 """
 
 from __future__ import annotations
@@ -10,25 +11,33 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from enplace.cli.answer import INTERRUPTED
 from enplace.cli.outputs import keep_replaced, may_be_replaced
+from enplace.errors import CancelledError, FileError
 from enplace.text import ms
 
 if TYPE_CHECKING:
     from enplace.placers import Progress
     from enplace.processes.main import Connection
     from enplace.processes.wire import Message
+    from enplace.values.plan import Plan
     from enplace.values.problem import Problem
 
 METHOD, LIMIT_S = "heft", 3.0
 """What makes the first plan, and the time limit that it is given."""
 
+LASTS_S = 1.0
+"""How long a kernel is compiled before a first plan is made: most are loaded in a moment."""
+
 GIVE_UP_S = 60.0
 TICK_S = 0.1
+
+THE_FIRST, THE_BEST = "the first plan", "the best plan so far"
 
 
 class FirstPlan:
@@ -40,65 +49,114 @@ class FirstPlan:
         The file that it is written to, if that is one.
     stopped : callable
         Whether Ctrl-C was pressed.
+    clock : callable
+        Seconds since some fixed moment.
     """
 
-    def __init__(self, output: str | None, as_json: bool, stopped: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        output: str | None,
+        as_json: bool,
+        stopped: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.is_kept = False
         """Whether what the output held is kept, so that the first plan may replace it."""
         self._output = output if output and may_be_replaced(output) else None
-        self._as_json, self._stopped = as_json, stopped
+        self._as_json, self._stopped, self._clock = as_json, stopped, clock
+        self._began_s: list[float] = []  # of each function that is being compiled, outermost first
+        self._best: Plan | None = None
+        self._made: dict[str, Any] | None = None
         self._over = threading.Event()
 
     def note_better(self, progress: Progress) -> None:
-        """Note that the search has a plan, so that this one is needed no more."""
-        if progress.incumbent is not None:
-            self._over.set()
+        """Note the best plan of the search, after which no other first plan is needed."""
+        self._best = progress.incumbent or self._best
 
     @contextmanager
-    def made_meanwhile(
-        self, problem: Problem, method: str, seed: int, whole: Sequence[str]
-    ) -> Iterator[None]:
-        """Make the plan in a context, unless what the method needs is compiled already."""
-        if not is_cold(method):
-            yield
-            return
-        keep_replaced(self._output)
-        self.is_kept = self._output is not None
-        maker = threading.Thread(target=self._make, args=(problem, seed, whole), name="first plan")
-        maker.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            maker.join()
+    def made_meanwhile(self, problem: Problem, seed: int, whole: Sequence[str]) -> Iterator[None]:
+        """Make the plan in a context, once something is compiled for more than a moment."""
+        from enplace.compiling import watch_compiler
 
-    def _make(self, problem: Problem, seed: int, whole: Sequence[str]) -> None:
-        from enplace.processes.codecs import problem_to_json, profile_message
+        def begin(module: str) -> None:
+            self._began_s.append(self._clock())
+
+        def end() -> None:
+            self._began_s.pop()
+
+        maker = threading.Thread(target=self._watch, args=(problem, seed, whole), name="first plan")
+        with watch_compiler(begin, end):
+            maker.start()
+            try:
+                yield
+            except CancelledError:  # between two kernels, before the search had a plan
+                if self._made is not None:
+                    self._end_with(self._made, THE_FIRST)
+                raise
+            finally:
+                self._over.set()
+                maker.join()
+
+    def _watch(self, problem: Problem, seed: int, whole: Sequence[str]) -> None:
+        """Make the first plan when it is needed, and end this process if it is stopped."""
+        is_tried = False
+        while not self._over.wait(TICK_S):
+            if not self._compiles_long():
+                continue
+            best, asked = self._best, {"seed": seed, "whole": list(whole)}
+            if best is None and not is_tried:
+                is_tried = True
+                if made := self._make(problem, None, asked):
+                    self._made = made
+                    where = f", in {self._output}" if self._output else ""
+                    _say(f"a first plan takes {ms(made['step_us'])}{where}; better ones follow")
+            elif self._stopped():
+                if best is not None and (made := self._make(problem, best, asked)):
+                    self._end_with(made, THE_BEST)
+                if self._made is not None:
+                    self._end_with(self._made, THE_FIRST)
+
+    def _compiles_long(self) -> bool:
+        outermost = self._began_s[:1]
+        return bool(outermost) and self._clock() - outermost[0] >= LASTS_S
+
+    def _make(
+        self, problem: Problem, plan: Plan | None, asked: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        """Have another process make a plan, or take the given one, and the answer about it."""
+        from enplace.processes.codecs import plan_message, problem_to_json, profile_message
         from enplace.processes.wire import DONE, Message
         from enplace.processes.worker import converse, handler_program
 
+        self._keep_replaced()
+        asked |= {"problem": problem_to_json(problem), "output": self._output}
+        job = Message("place", asked) if plan is None else plan_message("place", plan, asked)
+
+        def is_needless() -> bool:
+            return self._over.is_set() or (plan is None and self._best is not None)
+
         program = handler_program(f"{__name__}:{serve.__name__}", "first plan")
-        asked = {"seed": seed, "whole": list(whole), "output": self._output}
-        job = Message("place", {"problem": problem_to_json(problem), **asked})
         messages = profile_message(problem.measured_profile), job
-        for message in converse(program, messages, self._over.is_set, GIVE_UP_S):
+        for message in converse(program, messages, is_needless, GIVE_UP_S):
             if message.do == DONE:
-                self._tell(message.details)
+                return message.details
+        return None
 
-    def _tell(self, made: dict[str, Any]) -> None:
-        where = f", in {self._output}" if self._output else ""
-        _say(f"a first plan takes {ms(made['step_us'])}{where}; better ones follow")
-        while not self._over.wait(TICK_S):
-            if self._stopped():
-                self._end_with(made)
-                return
+    def _keep_replaced(self) -> None:
+        if self._output is None or self.is_kept:
+            return
+        try:
+            keep_replaced(self._output)
+            self.is_kept = True
+        except FileError:  # the end of the search will say so
+            self._output = None
 
-    def _end_with(self, made: dict[str, Any]) -> None:
-        """End this process with the first plan: the compiler would not notice Ctrl-C for long."""
+    def _end_with(self, made: dict[str, Any], what: str) -> None:
+        """End this process with a plan: the compiler would not notice Ctrl-C for long."""
         from enplace.placers.enplace.kernels import stop_compiling
 
         stop_compiling()
-        _say("note: stopped; this is the first plan")
+        _say(f"note: stopped; this is {what}")
         print(json.dumps(made["document"], indent=2) if self._as_json else made["text"], flush=True)
         os._exit(INTERRUPTED)
 
@@ -112,33 +170,26 @@ def _say(text: str) -> None:
             tqdm.write(f"enplace: {text}", file=sys.stderr)
 
 
-def is_cold(method: str) -> bool:
-    """Whether a kernel that every method needs is not compiled, or one of the default method."""
-    from enplace.machine.kernel import run
-    from enplace.placers import DEFAULT_METHOD
-    from enplace.placing.moves.windows import anneal_window
-
-    needed = (run, anneal_window) if method == DEFAULT_METHOD else (run,)
-    return not all(map(_is_compiled, needed))
-
-
-def _is_compiled(kernel: Any) -> bool:
-    cache = getattr(kernel, "_cache", None)  # Python interprets it if it has none
-    return cache is None or bool(cache._found_ahead or cache._cache_file._load_index())
-
-
 def serve(connection: Connection) -> Message:
-    """Make the first plan of the problem received, and write it if there is an output."""
+    """Make the first plan of the problem received, or take the plan received; write it if asked."""
     os.environ["NUMBA_DISABLE_JIT"] = "1"  # before numba is imported
+    from enplace.bounds import with_bound
     from enplace.cli.solving import find_others, make_answer
+    from enplace.machine import simulate
     from enplace.placers import PlaceOptions, Stop, place
-    from enplace.processes.codecs import problem_from, profile_from
+    from enplace.processes.codecs import plan_from, problem_from, profile_from
     from enplace.processes.main import done
+    from enplace.values.problem import split_problem
     from enplace.writers import write_plan
 
-    profile, job = connection.receive(), connection.receive().details
+    profile, message = connection.receive(), connection.receive()
+    job = message.details
     problem = problem_from(profile_from(profile), job["problem"])
-    result = place(problem, METHOD, options=PlaceOptions(stop=Stop(LIMIT_S), seed=job["seed"]))
+    if "plan" in job:
+        plan = plan_from(message)
+        result = with_bound(simulate(split_problem(problem, plan.splits), plan))
+    else:
+        result = place(problem, METHOD, options=PlaceOptions(stop=Stop(LIMIT_S), seed=job["seed"]))
     others = find_others(problem, result.plan.objective, result.schedule, Stop(LIMIT_S))
     output, sentences = job["output"], []
     if output:

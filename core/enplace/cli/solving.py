@@ -112,7 +112,7 @@ def place(
         search = Stop(time_limit and _search_s(problem, time_limit), stopped)
         options = PlaceOptions(objective, search, seed, note, start=first, values=values)
         wanted = objective == STEP_TIME and first is None
-        made_early = early.made_meanwhile(problem, chosen, seed, given["whole"])
+        made_early = early.made_meanwhile(problem, seed, given["whole"])
         with made_early if wanted else nullcontext():
             result = run_placer(problem, chosen, options=options)
         written = _write(result, output, schedule_file, is_kept=early.is_kept)

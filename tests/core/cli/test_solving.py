@@ -5,9 +5,12 @@ import os
 import re
 import signal
 import threading
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
+from numba.core.event import trigger_event
 from tests.core.cli.conftest import MIB, OPS, machine, model
 
 from enplace.cli import first_plan
@@ -552,26 +555,88 @@ def test_ctrl_c_keeps_the_best_plan_so_far(enplace, folder, endless):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_while_the_search_is_compiled_there_is_a_first_plan(enplace, folder, monkeypatch):
-    told, ended = threading.Event(), threading.Event()
+@pytest.fixture
+def ended(monkeypatch):
+    """Set where the command would end its process with a first plan."""
+    ended = threading.Event()
+    monkeypatch.setattr(first_plan, "LASTS_S", 0.0)
+    monkeypatch.setattr(os, "_exit", lambda status: ended.set() if status == 130 else None)
+    return ended
+
+
+def searched_with(monkeypatch, run):
+    """Make ``slow`` a method that runs a function, and then puts all on one device."""
 
     def search(problem, options):
-        assert told.wait(60)
-        first.update(devices_of("plan.json"))
-        os.kill(os.getpid(), signal.SIGINT)
-        assert ended.wait(60)
+        run(problem, options)
         return placers()["single"].run(problem, options)
 
-    first = {}
     monkeypatch.setitem(registry._registry, "slow", registry.Placer("slow", "Slow", "", search))
-    monkeypatch.setattr(first_plan, "is_cold", lambda method: True)
+    return ("place", "p.json", "--cluster", "c.json", "--method", "slow", "-o", "plan.json")
+
+
+def test_while_the_search_is_compiled_there_is_a_first_plan(enplace, folder, monkeypatch, ended):
+    told = threading.Event()
+
+    def run(problem, options):
+        with trigger_event("numba:compile"):
+            assert told.wait(60)
+            first.update(devices_of("plan.json"))
+            os.kill(os.getpid(), signal.SIGINT)
+            assert ended.wait(60)
+
+    first = {}
     monkeypatch.setattr(first_plan, "_say", lambda text: told.set())
-    monkeypatch.setattr(os, "_exit", lambda status: ended.set() if status == 130 else None)
     Path("plan.json").write_text('{"format": "enplace-plan/1"}')
-    done = enplace("place", "p.json", "--cluster", "c.json", "--method", "slow", "-o", "plan.json")
+    done = enplace(*searched_with(monkeypatch, run))
     assert first.keys() == devices_of("plan.json").keys()
     assert "heft" in done.out.partition("slow")[0], "the first plan is the answer to Ctrl-C"
     assert Path("plan.json~").read_text() == '{"format": "enplace-plan/1"}'
+
+
+def test_ctrl_c_ends_with_the_best_plan_while_another_kernel_is_compiled(
+    enplace, folder, monkeypatch, ended
+):
+    def run(problem, options):
+        plan = replace(placers()["expert"].run(problem, options), method="the best")
+        options.progress(Progress(0.0, "a plan", incumbent=plan))
+        with trigger_event("numba:compile"):
+            os.kill(os.getpid(), signal.SIGINT)
+            assert ended.wait(60)
+
+    done = enplace(*searched_with(monkeypatch, run))
+    assert "the best" in done.out.partition("slow")[0]
+    assert "this is the best plan so far" in done.err
+
+
+def test_ctrl_c_between_two_kernels_ends_with_the_first_plan(enplace, folder, monkeypatch, ended):
+    told = threading.Event()
+
+    def run(problem, options):
+        with trigger_event("numba:compile"):
+            assert told.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+        options.stop.check()
+
+    monkeypatch.setattr(first_plan, "_say", lambda text: told.set())
+    assert "heft" in enplace(*searched_with(monkeypatch, run)).out
+    assert ended.is_set()
+
+
+def test_kernels_that_are_compiled_in_a_moment_bring_no_first_plan(folder, capsys):
+    looks, looked = count(), threading.Event()
+
+    def clock():
+        """Stand still; the first look is the compiler's, the others are of who waits for it."""
+        if next(looks) > 2:
+            looked.set()
+        return 0.0
+
+    problem = Problem(read_profile("p.json"), cluster_from("c.json", read_profile("p.json")))
+    early = first_plan.FirstPlan(None, False, lambda: False, clock)
+    with early.made_meanwhile(problem, 0, ()), trigger_event("numba:compile"):
+        assert looked.wait(60)
+    assert "first plan" not in capsys.readouterr().err
 
 
 def test_the_plans_to_compare_with_come_out_of_the_time_limit(enplace, folder, monkeypatch):
