@@ -21,6 +21,7 @@ from enplace.api.notebook import show_values_in_notebooks
 from enplace.api.result import Catalogue, Comparison, Result
 from enplace.bounds import with_bound
 from enplace.errors import EnplaceError, EnplaceWarning, PlanError
+from enplace.files.outputs import PROFILE, make_room
 from enplace.inputs import (
     PathLike,
     check_warm_start,
@@ -119,14 +120,22 @@ def read(path: PathLike) -> Profile:
 
 
 @checked
-def write(path: PathLike, profile: Profile) -> None:
+def write(path: PathLike, profile: Profile, *, force: bool = False) -> None:
     """Write a profile: as ``.enplace``, or as readable text if the name ends in ``.json``.
+
+    What the file held is kept beside it, under its name with a tilde.
+
+    Parameters
+    ----------
+    force : bool
+        Replace a file even if it is of another kind.
 
     Raises
     ------
     FileError
-        If the file cannot be written.
+        If the file cannot be written, or is of another kind.
     """
+    make_room(path, PROFILE, force=force)
     write_profile(path, profile)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -15,6 +16,7 @@ from enplace.api.plot import plot_timeline
 from enplace.bounds import with_bound
 from enplace.errors import EnplaceError
 from enplace.extras import import_extra
+from enplace.files.outputs import PLAN, Kind, check_folder, make_room
 from enplace.frameworks.alternatives import find_alternatives
 from enplace.frameworks.compared import result_for
 from enplace.frameworks.registry import exporters, why_no_export
@@ -125,18 +127,26 @@ class Result(PlainResult):
         return Result.of(with_bound(simulate_given(problem, move.plan)))
 
     @checked
-    def save(self, path: PathLike) -> None:
+    def save(self, path: PathLike, *, force: bool = False) -> None:
         """Write ``plan.json``, which :func:`enplace.apply` and teammates read.
+
+        What the file held is kept beside it, under its name with a tilde.
+
+        Parameters
+        ----------
+        force : bool
+            Replace a file even if it is of another kind.
 
         Raises
         ------
         FileError
-            If the file cannot be written.
+            If the file cannot be written, or is of another kind.
         """
+        make_room(path, PLAN, force=force)
         write_plan(path, self)
 
     @checked
-    def export(self, format: str, path: PathLike) -> None:  # noqa: A002
+    def export(self, format: str, path: PathLike, *, force: bool = False) -> None:  # noqa: A002
         """Write the plan for people or for another program.
 
         Parameters
@@ -145,12 +155,14 @@ class Result(PlainResult):
             As for ``enplace export``: ``"html"`` (a report), ``"svg"``, ``"csv"``, ``"trace"``
             (for Perfetto), ``"python"``, ``"onnx"``...
         path : str or path
-            The file to write; for ``"onnx-stages"`` and ``"saved-model"``, the folder.
+            The file to write; for ``"onnx-stages"`` and ``"saved-model"``, a new folder.
+        force : bool
+            Replace a file even if it is of another kind.
 
         Raises
         ------
         EnplaceError
-            If there is no such format, or the file cannot be written.
+            If there is no such format, or the file cannot be written or is of another kind.
         """
         known = exporters()
         if format not in known:
@@ -160,6 +172,10 @@ class Result(PlainResult):
         # Other plans place the model; a plan with splits is for another graph.
         model = None if self.plan.splits else self.schedule.problem
         shown = result_for(known[format], self.schedule, model, self.step_bound_us)
+        if known[format].is_folder:
+            check_folder(os.fspath(path))
+        else:
+            make_room(path, Kind(known[format].title, known[format].mark), force=force)
         known[format].write_to(path, shown)
 
     def plot(self, ax: Axes | None = None) -> Axes:

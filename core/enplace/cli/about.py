@@ -15,9 +15,9 @@ import click
 
 from enplace import __version__
 from enplace.cli.answer import NO, YES, Answer, command
-from enplace.cli.options import FILE, MethodType, PresetType, whole_option
-from enplace.cli.outputs import CLUSTER, check_outputs, force_option, keep_replaced
+from enplace.cli.options import FILE, MethodType, PresetType, force_option, whole_option
 from enplace.errors import ClusterError, EnplaceError, FileError
+from enplace.files.outputs import CLUSTER, check_outputs, keep_replaced
 from enplace.text import instead, table
 
 if TYPE_CHECKING:

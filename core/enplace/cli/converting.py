@@ -16,20 +16,20 @@ from enplace.cli.options import (
     DeclaredCommand,
     RegistryType,
     cluster_option,
+    force_option,
     plan_argument,
     profile_argument,
 )
-from enplace.cli.outputs import (
+from enplace.cli.progress import compiling_bar
+from enplace.errors import FileError
+from enplace.files.outputs import (
     PLAN,
     PROFILE,
     Kind,
     check_folder,
     check_outputs,
-    force_option,
     keep_replaced,
 )
-from enplace.cli.progress import compiling_bar
-from enplace.errors import FileError
 from enplace.inputs import read_problem_and_plan
 from enplace.text import instead, size
 from enplace.values.op_kinds import OpPass

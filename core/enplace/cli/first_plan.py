@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from enplace.cli.answer import INTERRUPTED
-from enplace.cli.outputs import keep_replaced, may_be_replaced
 from enplace.errors import CancelledError, FileError
+from enplace.files.outputs import keep_replaced, may_be_replaced
 from enplace.text import ms
 
 if TYPE_CHECKING:

@@ -13,21 +13,20 @@ from enplace.cli.options import (
     PlacerCommand,
     cluster_option,
     constraints_option,
+    force_option,
     placer_values_option,
     profile_argument,
     seed_option,
     take_values,
     whole_option,
 )
-from enplace.cli.outputs import (
+from enplace.cli.progress import progress_bar, stopped_by_ctrl_c
+from enplace.errors import EnplaceError
+from enplace.files.outputs import (
     PLAN,
     check_folder,
     check_outputs,
-    force_option,
-    keep_replaced,
 )
-from enplace.cli.progress import progress_bar, stopped_by_ctrl_c
-from enplace.errors import EnplaceError
 from enplace.inputs import make_roomy_problem, usual_method
 from enplace.text import count
 
@@ -101,8 +100,7 @@ def fit(
         found = find_fit(problem, cluster, usual_method, options, time_limit, begin)
     written = ""
     if output and row:
-        keep_replaced(output)
-        found.save_row(row, output)
+        found.save_row(row, output, force=True)  # if it was asked for, as was checked
         written = f"The plan of row {row} is in {output}."
     elif output:
         names = found.save(output)

@@ -369,6 +369,10 @@ def take_values(given: dict[str, Any]) -> dict[str, Value]:
     return values
 
 
+force_option = click.option(
+    "--force", is_flag=True, help="Replace a file even if it is of another kind."
+)
+
 schedule_option = click.option(
     "--schedule",
     "schedule_file",

@@ -10,9 +10,9 @@ import click
 from enplace.cli.answer import Answer, command
 from enplace.cli.converting import describe_estimate, profile_numbers
 from enplace.cli.models import ModelCommand, find_source, model_options
-from enplace.cli.options import FILE, NumbersType, whole_option
-from enplace.cli.outputs import PROFILE, check_outputs, force_option, keep_replaced
+from enplace.cli.options import FILE, NumbersType, force_option, whole_option
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar, written_told
+from enplace.files.outputs import PROFILE, check_outputs, keep_replaced
 from enplace.text import count, listed, ms, percent, table
 
 if TYPE_CHECKING:

@@ -15,15 +15,16 @@ from enplace.cli.options import (
     FILE,
     POSITIVE,
     all_of,
+    force_option,
     method_option,
     plan_argument,
     take_given,
     whole_option,
 )
-from enplace.cli.outputs import PLAN, check_outputs, force_option, keep_replaced
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar, written_told
 from enplace.cli.runs import describe_run, describe_tuning, run_numbers, tuning_numbers
 from enplace.errors import EnplaceError
+from enplace.files.outputs import PLAN, check_outputs, keep_replaced
 from enplace.inputs import choose_method, read_problem_and_plan
 from enplace.summary import alternative_numbers, describe_alternatives
 

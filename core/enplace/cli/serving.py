@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from enplace.cli.answer import Answer, command
-from enplace.cli.options import FILE, PresetType
-from enplace.cli.outputs import PLAN, PROFILE, check_outputs, force_option, keep_replaced
+from enplace.cli.options import FILE, PresetType, force_option
 from enplace.cli.progress import compiling_bar
+from enplace.files.outputs import PLAN, PROFILE, check_outputs
 
 
 @command("plan-serving")
@@ -91,8 +91,7 @@ def plan_serving(
 
     check_outputs([(PROFILE, output), (PLAN, plan_file)], model, cluster, force=force)
     found = find_serving(model, cluster, tokens, requests, objective, reserve, cache)
-    keep_replaced(output, plan_file)
-    found.write(output, plan_file)
+    found.write(output, plan_file, force=True)  # if it was asked for, as was checked
     named = " and ".join(filter(None, (output, plan_file)))
     parts = [f"{found}", found.pasted(), f"Written to {named}." if named else ""]
     document = found.document | {"profile_file": output, "placement_file": plan_file}

@@ -22,6 +22,7 @@ from enplace.cli.options import (
     PlacerCommand,
     cluster_option,
     constraints_option,
+    force_option,
     method_option,
     plan_argument,
     profile_argument,
@@ -29,9 +30,9 @@ from enplace.cli.options import (
     solver_options,
     take_values,
 )
-from enplace.cli.outputs import PLAN, SCHEDULE, Kind, check_outputs, force_option, keep_replaced
 from enplace.cli.progress import compiling_bar, progress_bar, stopped_by_ctrl_c
 from enplace.errors import CancelledError, EnplaceError, EnplaceWarning
+from enplace.files.outputs import PLAN, SCHEDULE, Kind, check_outputs, keep_replaced
 from enplace.inputs import (
     choose_method,
     make_problem,

@@ -10,11 +10,11 @@ import click
 from enplace import __version__
 from enplace.cli.answer import NO, YES, Answer, command
 from enplace.cli.models import FRAMEWORK, device_options
-from enplace.cli.options import FILE
-from enplace.cli.outputs import VERIFICATION, check_outputs, force_option, keep_replaced
+from enplace.cli.options import FILE, force_option
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar
 from enplace.cli.runs import run_numbers
 from enplace.errors import EnplaceError
+from enplace.files.outputs import VERIFICATION, check_outputs, keep_replaced
 from enplace.text import finite, ms, percent, seconds, table
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import CancelledError, DoesNotFitError, EnplaceError
+from enplace.files.outputs import PLAN, check_folder, make_room
 from enplace.files.writing import write_atomically
 from enplace.machine import simulate
 from enplace.machine.op_passes import optimiser_ops
@@ -238,20 +239,26 @@ class Fit:
             raise EnplaceError(f"row {number} ('{row.change.title}') has no plan: {row.verdict}")
         return row
 
-    def save_row(self, number: int, path: str | os.PathLike[str]) -> None:
+    def save_row(self, number: int, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write the plan of a row as ``plan.json``.
+
+        Parameters
+        ----------
+        force : bool
+            Replace a file even if it is of another kind.
 
         Raises
         ------
         EnplaceError
-            If there is no such plan, or the file cannot be written.
+            If there is no such plan, or the file cannot be written or is of another kind.
         """
         result = self.row(number).result
         assert result is not None
+        make_room(path, PLAN, force=force)
         write_plan(path, result)
 
     def save(self, folder: str | os.PathLike[str]) -> list[str]:
-        """Write each plan that fits to a folder, and the project of it that the studio opens.
+        """Write each plan that fits to a new folder, and the project of it that the studio opens.
 
         Returns
         -------
@@ -263,6 +270,7 @@ class Fit:
         EnplaceError
             If something cannot be written.
         """
+        check_folder(os.fspath(folder))
         base = Path(folder)
         base.mkdir(exist_ok=True)
         written = []

@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from enplace.errors import DoesNotFitError, EnplaceError
+from enplace.files.outputs import PLAN, PROFILE, make_room
 from enplace.readers.clusters import ClusterChoice
 from enplace.serving.costs import Costs, Wanted
 from enplace.serving.decoder import CACHES, Decoder, make_decoder
@@ -161,16 +162,26 @@ class Serving:
         }
         return f"{flags[name]}\n" if name in flags else ""
 
-    def write(self, profile: str | None = None, plan: str | None = None) -> None:
+    def write(
+        self, profile: str | None = None, plan: str | None = None, *, force: bool = False
+    ) -> None:
         """Write the decoding of a token as a profile, and the split as a plan for it.
+
+        Parameters
+        ----------
+        force : bool
+            Replace a file even if it is of another kind.
 
         Raises
         ------
         FileError
-            If a file cannot be written.
+            If a file cannot be written, or is of another kind.
         """
         from enplace.writers import write_plan, write_profile
 
+        for path, kind in ((profile, PROFILE), (plan, PLAN)):
+            if path:
+                make_room(path, kind, force=force)
         if profile:
             write_profile(profile, self.result.schedule.problem.measured_profile)
         if plan:

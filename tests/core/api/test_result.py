@@ -247,3 +247,23 @@ def test_only_a_next_move_can_be_made(result):
 def test_a_result_that_was_printed_becomes_a_result_again(result):
     print(result)
     assert Result.of(result).plan is result.plan
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda result, path, **how: ep.write(path, ep.read("p.json"), **how),
+        lambda result, path, **how: result.save(path, **how),
+        lambda result, path, **how: result.export("html", path, **how),
+    ],
+)
+def test_a_file_of_another_kind_is_replaced_only_by_force_and_kept(folder, result, write):
+    script = folder / "train.py"
+    script.write_text("import keras")
+    with pytest.raises(ep.EnplaceError, match="name another file, or pass force=True"):
+        write(result, script)
+    assert script.read_text() == "import keras"
+    write(result, script, force=True)
+    assert script.read_bytes() != b"import keras"
+    assert (folder / "train.py~").read_text() == "import keras"
+    write(result, script)

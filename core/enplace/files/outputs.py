@@ -1,7 +1,7 @@
-"""The files that a command is to write: checked before its work, and kept when they are replaced.
+"""The files that are to be written: checked before the work, and kept when they are replaced.
 
 A file of the kind that is written is replaced, and what it held is kept beside it. Any other file
-may be somebody's work, so a command refuses to replace it, unless it is told to.
+may be somebody's work, so it is not replaced, unless that is asked for.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-import click
 
 from enplace.errors import FileError, file_error
 
@@ -65,17 +63,30 @@ PLAN, CLUSTER = _json_kind("plan", "plan"), _json_kind("cluster", "cluster")
 SCHEDULE = Kind("schedule", r'^\{"makespan_us":')
 VERIFICATION = Kind("report", "<title>Enplace on this machine</title>")
 
-force_option = click.option(
-    "--force", is_flag=True, help="Replace a file even if it is of another kind."
-)
+
+def make_room(path: str | os.PathLike[str], kind: Kind, *, force: bool) -> None:
+    """Check the file that a function of Python is to write, and keep what it replaces.
+
+    Raises
+    ------
+    FileError
+        With the file and the fix.
+    """
+    output = os.fspath(path)
+    check_outputs([(kind, output)], force=force, fix="pass force=True")
+    keep_replaced(output)
 
 
 def check_outputs(
-    outputs: Sequence[tuple[Kind, str | None]], *inputs: str | None, force: bool = False
+    outputs: Sequence[tuple[Kind, str | None]],
+    *inputs: str | None,
+    force: bool = False,
+    fix: str = "add --force",
 ) -> None:
     """Refuse, before the work, a file that cannot be written, is an input, or is named twice.
 
-    So is one that would replace a file of another kind, unless ``force`` is true.
+    So is one that would replace a file of another kind, unless ``force`` is true, which ``fix``
+    says how to ask for.
 
     Raises
     ------
@@ -88,7 +99,7 @@ def check_outputs(
     ):
         _check_output(output, [i for i in inputs if i is not None])
         if not force and _is_replaced(output):
-            _check_kind(kind, output)
+            _check_kind(kind, output, fix)
         again = os.path.realpath(output) in map(os.path.realpath, given[:number])
         if again and (os.path.isfile(output) or not os.path.exists(output)):
             raise FileError(f"{output}: is named for two outputs; write them to two files")
@@ -147,7 +158,7 @@ def _is_replaced(output: str) -> bool:
     return os.path.isfile(output) and not is_open_stream(output)
 
 
-def _check_kind(kind: Kind, output: str) -> None:
+def _check_kind(kind: Kind, output: str, fix: str) -> None:
     try:
         if kind.is_of(output):
             return
@@ -155,9 +166,7 @@ def _check_kind(kind: Kind, output: str) -> None:
         raise file_error(error) from None
     is_project = PROJECT in _members(output)
     found = "a project of the studio" if is_project else f"no {kind.noun} that Enplace wrote"
-    raise FileError(
-        f"{output}: is {found}, and would be replaced; name another file, or add --force"
-    )
+    raise FileError(f"{output}: is {found}, and would be replaced; name another file, or {fix}")
 
 
 def _members(path: str) -> Sequence[str]:
