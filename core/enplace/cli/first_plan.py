@@ -2,7 +2,7 @@
 
 Another process, which compiles nothing, makes a list schedule: Python interprets the kernels. It
 takes two seconds for a graph of some thousand ops, and a large one is given up after a while.
-A thread that compiles does not notice Ctrl-C, so such a process also gives the answer to that.
+A thread that compiles does not notice Ctrl-C, so such a process also makes the answer to it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LASTS_S = 1.0
 GIVE_UP_S = 60.0
 TICK_S = 0.1
 
-THE_FIRST, THE_BEST = "the first plan", "the best plan so far"
+IS_FIRST = "note: stopped; this is the first plan"
 
 
 class FirstPlan:
@@ -66,12 +66,14 @@ class FirstPlan:
         self._as_json, self._stopped, self._clock = as_json, stopped, clock
         self._began_s: list[float] = []  # of each function that is being compiled, outermost first
         self._best: Plan | None = None
+        self._bound_us: float | None = None
         self._made: dict[str, Any] | None = None
         self._over = threading.Event()
 
     def note_better(self, progress: Progress) -> None:
-        """Note the best plan of the search, after which no other first plan is needed."""
+        """Note the best plan of the search, and the best bound."""
         self._best = progress.incumbent or self._best
+        self._bound_us = progress.bound_us or self._bound_us
 
     @contextmanager
     def made_meanwhile(self, problem: Problem, seed: int, whole: Sequence[str]) -> Iterator[None]:
@@ -91,7 +93,8 @@ class FirstPlan:
                 yield
             except CancelledError:  # between two kernels, before the search had a plan
                 if self._made is not None:
-                    self._end_with(self._made, THE_FIRST)
+                    _say(IS_FIRST)
+                    self._end_with(self._made)
                 raise
             finally:
                 self._over.set()
@@ -99,22 +102,26 @@ class FirstPlan:
 
     def _watch(self, problem: Problem, seed: int, whole: Sequence[str]) -> None:
         """Make the first plan when it is needed, and end this process if it is stopped."""
-        is_tried = False
+        shown, is_tried = None, False
         while not self._over.wait(TICK_S):
             if not self._compiles_long():
                 continue
-            best, asked = self._best, {"seed": seed, "whole": list(whole)}
-            if best is None and not is_tried:
-                is_tried = True
-                if made := self._make(problem, None, asked):
+            best = self._best
+            asked = {"seed": seed, "whole": list(whole), "bound_us": self._bound_us}
+            if not is_tried:
+                shown, is_tried = best, True
+                if made := self._make(problem, best, asked):
                     self._made = made
                     where = f", in {self._output}" if self._output else ""
                     _say(f"a first plan takes {ms(made['step_us'])}{where}; better ones follow")
             elif self._stopped():
-                if best is not None and (made := self._make(problem, best, asked)):
-                    self._end_with(made, THE_BEST)
+                if best is not shown:
+                    _say("note: stopped; the best plan so far follows")
+                    if made := self._make(problem, best, asked):
+                        self._end_with(made)
                 if self._made is not None:
-                    self._end_with(self._made, THE_FIRST)
+                    _say(IS_FIRST)
+                    self._end_with(self._made)
 
     def _compiles_long(self) -> bool:
         outermost = self._began_s[:1]
@@ -132,12 +139,9 @@ class FirstPlan:
         asked |= {"problem": problem_to_json(problem), "output": self._output}
         job = Message("place", asked) if plan is None else plan_message("place", plan, asked)
 
-        def is_needless() -> bool:
-            return self._over.is_set() or (plan is None and self._best is not None)
-
         program = handler_program(f"{__name__}:{serve.__name__}", "first plan")
         messages = profile_message(problem.measured_profile), job
-        for message in converse(program, messages, is_needless, GIVE_UP_S):
+        for message in converse(program, messages, self._over.is_set, GIVE_UP_S):
             if message.do == DONE:
                 return message.details
         return None
@@ -151,12 +155,11 @@ class FirstPlan:
         except FileError:  # the end of the search will say so
             self._output = None
 
-    def _end_with(self, made: dict[str, Any], what: str) -> None:
+    def _end_with(self, made: dict[str, Any]) -> None:
         """End this process with a plan: the compiler would not notice Ctrl-C for long."""
         from enplace.placers.enplace.kernels import stop_compiling
 
         stop_compiling()
-        _say(f"note: stopped; this is {what}")
         print(json.dumps(made["document"], indent=2) if self._as_json else made["text"], flush=True)
         os._exit(INTERRUPTED)
 
@@ -173,13 +176,13 @@ def _say(text: str) -> None:
 def serve(connection: Connection) -> Message:
     """Make the first plan of the problem received, or take the plan received; write it if asked."""
     os.environ["NUMBA_DISABLE_JIT"] = "1"  # before numba is imported
-    from enplace.bounds import with_bound
     from enplace.cli.solving import find_others, make_answer
     from enplace.machine import simulate
     from enplace.placers import PlaceOptions, Stop, place
     from enplace.processes.codecs import plan_from, problem_from, profile_from
     from enplace.processes.main import done
     from enplace.values.problem import split_problem
+    from enplace.values.result import Result
     from enplace.writers import write_plan
 
     profile, message = connection.receive(), connection.receive()
@@ -187,7 +190,7 @@ def serve(connection: Connection) -> Message:
     problem = problem_from(profile_from(profile), job["problem"])
     if "plan" in job:
         plan = plan_from(message)
-        result = with_bound(simulate(split_problem(problem, plan.splits), plan))
+        result = Result(simulate(split_problem(problem, plan.splits), plan), job["bound_us"])
     else:
         result = place(problem, METHOD, options=PlaceOptions(stop=Stop(LIMIT_S), seed=job["seed"]))
     others = find_others(problem, result.plan.objective, result.schedule, Stop(LIMIT_S))
