@@ -18,8 +18,23 @@ FIXES = {
 """What to do about a fault of the system, by its number."""
 
 
-NO_MEMORY = "not enough memory; choose a smaller input"
+NO_MEMORY = "not enough memory; choose a smaller input, or raise the limit (ulimit -v)"
 FOLDER_IS_GONE = "the current folder is gone; change to one that exists"
+
+
+_NO_MEMORY_WORDS = ("can't start new thread", "failed to map segment", "cannot allocate memory")
+"""How the system says it where Python has no MemoryError for it, in lower case."""
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one that it comes from, says that memory does not suffice."""
+    while error is not None:
+        if isinstance(error, MemoryError):
+            return True
+        if any(words in str(error).lower() for words in _NO_MEMORY_WORDS):
+            return True
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return False
 
 
 class EnplaceError(Exception):

@@ -64,9 +64,18 @@ def find_profile(profile: Profile | PathLike) -> Profile:
     try:
         return read_profile(profile)
     except FileError:
-        if how := _how_to_profile(profile):
-            raise FileError(f"{profile}: is a model; make its profile first: {how}") from None
+        what, how = "a model", _how_to_profile(profile)
+        if not how and not os.path.lexists(profile) and os.fspath(profile) in _sample_names():
+            what, how = "a bundled sample", f"enplace import {profile} -o {profile}.enplace"
+        if how:
+            raise FileError(f"{profile}: is {what}; make its profile first: {how}") from None
         raise
+
+
+def _sample_names() -> list[str]:
+    from enplace.readers.samples import samples
+
+    return [sample.name for sample in samples()]
 
 
 def make_problem(

@@ -45,7 +45,7 @@ _FORMULA_BUT_NO_AMOUNT = re.compile(rf"(?!{_CELL_START}{_AMOUNT}){_FORMULA.patte
 
 def one_line(text: str) -> str:
     """Return text without line breaks and other control characters."""
-    return re.sub(f"(?:{UNPRINTABLE.pattern})+", " ", text).strip()
+    return " ".join(filter(None, UNPRINTABLE.split(text))).strip()
 
 
 def printable(text: str) -> str:

@@ -46,6 +46,7 @@ from enplace.errors import (
     ReaderGoneError,
     UnplaceableOpError,
     file_error,
+    lacks_memory,
 )
 from enplace.system import check_compiler_settings
 from enplace.text import elide_middle, one_line, shortened
@@ -141,17 +142,22 @@ def run(arguments: Sequence[str]) -> int:
         return _refuse(error, str(error), status, as_json)
     except click.ClickException as error:
         return _refuse(error, _usage(error), BAD_INPUT, as_json)
-    except OSError as error:
+    except Exception as error:
+        return _refuse_other(error, as_json)
+
+
+def _refuse_other(error: Exception, as_json: bool) -> int:
+    """Refuse what the system does not let us do; anything else is a fault of ours."""
+    if lacks_memory(error):
+        return _refuse(error, NO_MEMORY, BAD_INPUT, as_json)
+    if isinstance(error, OSError):
         is_gone = isinstance(error, FileNotFoundError) and error.filename is None
         message = FOLDER_IS_GONE if is_gone else str(file_error(error, "output"))
         return _refuse(error, message, BAD_INPUT, False)
-    except MemoryError as error:
-        return _refuse(error, NO_MEMORY, BAD_INPUT, as_json)
-    except Exception as error:
-        if os.environ.get("ENPLACE_DEBUG"):
-            raise
-        message = f"a fault in Enplace, {type(error).__name__}: {error}; please report it with the "
-        return _refuse(error, f"{message}output under ENPLACE_DEBUG=1", FAULT, as_json)
+    if os.environ.get("ENPLACE_DEBUG"):
+        raise error
+    message = f"a fault in Enplace, {type(error).__name__}: {error}; please report it with the "
+    return _refuse(error, f"{message}output under ENPLACE_DEBUG=1", FAULT, as_json)
 
 
 def _refuse(error: Exception, message: str, status: int, as_json: bool) -> int:

@@ -156,6 +156,7 @@ def _read(path: str, of_model: dict[str, Any], output: str | None) -> Profile:
         if of_model:
             raise FileError(f"{path}: has sizes and costs already; leave out what a model needs")
         return read_profile(path)
+    source.framework.check_installed()
     with naming(source.path), work_bar() as report, stopped_by_ctrl_c() as stopped:
         return measure_profile(source, "", 0, 0, (), report, stopped)
 

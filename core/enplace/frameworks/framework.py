@@ -222,6 +222,17 @@ class Framework:
         """Whether it is installed here; looks for it without importing it."""
         return bool(self.module) and importlib.util.find_spec(self.module) is not None
 
+    def check_installed(self) -> None:
+        """Refuse what needs it where it is not installed.
+
+        Raises
+        ------
+        EnplaceError
+            With the command that installs it.
+        """
+        if not self.is_installed:
+            raise EnplaceError(f"{self.name} is not installed; run: {self.install_command}")
+
     @property
     def alone(self) -> str:
         """What happens without a plan, as a heading."""

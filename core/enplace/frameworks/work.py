@@ -181,8 +181,7 @@ def import_framework(
     visible = cuda_visible(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
     if visible is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible
-    if importlib.util.find_spec(framework.module) is None:
-        raise EnplaceError(f"{framework.name} is not installed; run: {framework.install_command}")
+    framework.check_installed()
     try:
         importlib.import_module(framework.module)
     except Exception as error:

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from typing import BinaryIO, NoReturn
 
-from enplace.errors import NO_MEMORY, EnplaceError
+from enplace.errors import NO_MEMORY, EnplaceError, lacks_memory
 from enplace.processes import wire
 from enplace.processes.wire import DONE, FAILED, PROGRESS, Message, WireError
 
@@ -91,7 +91,7 @@ def failure(error: BaseException) -> Message:
     An exception that is none is a fault of the program itself. If an error's ``printed`` is true,
     the output before it explains it.
     """
-    if isinstance(error, MemoryError):
+    if lacks_memory(error):
         return Message(FAILED, {"why": NO_MEMORY, "kind": EnplaceError.__name__})
     if not isinstance(error, EnplaceError):
         traceback.print_exception(error)

@@ -1,11 +1,13 @@
 """``import`` and ``export``."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.core.cli.conftest import OPS, machine, model
 
+from enplace.frameworks import jobs
 from enplace.readers import read_profile
 
 
@@ -129,3 +131,18 @@ def test_a_model_that_must_be_measured_is_sent_to_profile(enplace, tmp_path, mon
     refused = enplace("import", "my graph.pbtxt", "-o", "g.enplace")
     assert refused.status == 2
     assert "use: enplace profile 'my graph.pbtxt' -o g.enplace" in refused.err
+
+
+def test_a_framework_that_is_missing_is_named_before_a_worker_starts(enplace, folder, monkeypatch):
+    monkeypatch.setattr(jobs, "do_job", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    Path("model.pt2").write_text("x")
+    done = enplace("import", "model.pt2", "-o", "p.enplace")
+    assert done.status == 2
+    assert "PyTorch is not installed; run: " in done.err
+
+
+def test_the_name_of_a_sample_that_is_no_file_is_explained(enplace, folder):
+    done = enplace("place", "vgg-19", "--cluster", "pesto")
+    assert done.status == 2
+    assert "is a bundled sample; make its profile first: enplace import vgg-19 -o" in done.err

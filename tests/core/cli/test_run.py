@@ -89,6 +89,27 @@ def test_a_bug_has_its_own_exit_status_and_one_line(temporary, enplace, monkeypa
         enplace("break")
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+        ImportError("libhighs.so.1: failed to map segment from shared object"),
+    ],
+)
+def test_too_little_memory_is_said_in_one_line(enplace, temporary, error):
+    @temporary("fail")
+    def fail():
+        try:
+            raise error
+        finally:
+            raise OSError("Could not load the library")
+
+    done = enplace("fail")
+    assert done.status == 2
+    assert done.err.startswith("enplace: not enough memory; ")
+
+
 def test_a_note_about_a_file_is_one_line_on_stderr(temporary, enplace):
     @temporary("read")
     def read() -> Answer:
