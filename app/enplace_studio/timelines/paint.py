@@ -48,6 +48,8 @@ SECOND_SHADE = 0.78
 """Share of a device's colour in the second of its shades."""
 QUEUE_SHADE = 0.4
 """Share of the colour of transfers in what shows how many wait."""
+PATH_PX = 3.4
+"""Width of the critical path with the ground on both sides of it."""
 LONG_STRETCH_PX = 3
 """Steps of the critical path between two stretches shorter than this are left out: a wall of lines
 would hide the lanes."""
@@ -178,6 +180,18 @@ def wide_bars(row: Row, scale: TimeScale) -> NDArray[np.int64]:
     return near.start + np.flatnonzero(lengths >= WIDE_PX * scale.us_per_px)
 
 
+def _text_top(area: QRectF, metrics: QFontMetricsF) -> float:
+    """Return where texts of a lane begin: in its middle or, in a low one, clear of a path."""
+    middle = area.top() + (area.height() - metrics.height()) / 2
+    above_path = _path_y(area) - PATH_PX / 2 - metrics.height()
+    highest = area.top() + 1 - (metrics.ascent() - metrics.capHeight())
+    return max(min(middle, above_path), highest)
+
+
+def _path_y(area: QRectF) -> float:
+    return area.bottom() - 0.16 * area.height()
+
+
 def draw_labels(
     painter: QPainter,
     row: Row,
@@ -192,11 +206,11 @@ def draw_labels(
     width = (row.finish_us[wide] - row.start_us[wide]) / scale.us_per_px
     labelled = wide[width >= LABEL_PX][:_DENSEST_LABELS]
     font = theme.font(11)
-    height = QFontMetricsF(font).height()
-    if area.height() < height:
+    metrics = QFontMetricsF(font)
+    if area.height() < metrics.height():
         return
     painter.setFont(font)
-    top = area.top() + (area.height() - height) / 2
+    top = _text_top(area, metrics)
     for bar in labelled.tolist():
         left = max(scale.x(row.start_us[bar]), 0.0)
         right = min(scale.x(row.finish_us[bar]), scale.width_px)
@@ -221,11 +235,11 @@ def draw_groups(
 ) -> None:
     """Write names over bars that are too narrow for their own: of groups, or of their scopes."""
     font = theme.font(11)
-    height = QFontMetricsF(font).height()
-    if area.height() < height:
+    metrics = QFontMetricsF(font)
+    if area.height() < metrics.height():
         return
     painter.setFont(font)
-    top = area.top() + (area.height() - height) / 2
+    top = _text_top(area, metrics)
     scope = np.unique(groups.rows, return_inverse=True)[1]
     own = groups.group[row.numbers]
     named = [(each, groups.names) for each in _narrow_stretches(row, scale, row.odd)]
@@ -241,8 +255,8 @@ def draw_groups(
         ways, ground = shorter_titles(tuple(names))[names[own[first]]], grounds[int(row.odd[first])]
         text = fitted(ways, int(right - left - 12), font.key())
         # On a plain ground: the gaps between the bars would run through the letters.
-        plate = QRectF(area.left() + left + 3, top, text.size().width() + 6, height)
-        painter.fillRect(plate, ground)
+        plate = QRectF(area.left() + left + 3, top, text.size().width() + 6, metrics.height())
+        painter.fillRect(plate.intersected(area), ground)
         painter.setPen(ink_on(ground))
         painter.drawStaticText(plate.topLeft() + QPointF(3, 0), text)
 
@@ -345,7 +359,7 @@ def draw_trace(painter: QPainter, trace: PathTrace, lanes: Lanes, color: QColor)
         return
     areas = [bars_area(row, lanes.row_area(index)) for index, row in enumerate(lanes.rows)]
     heights = [
-        area.center().y() if row.thin else area.bottom() - 0.16 * area.height()
+        area.center().y() if row.thin else _path_y(area)
         for row, area in zip(lanes.rows, areas, strict=True)
     ]
     ys = np.array(heights)[trace.row[part]]
@@ -359,7 +373,7 @@ def draw_trace(painter: QPainter, trace: PathTrace, lanes: Lanes, color: QColor)
     thin = np.array([row.thin for row in lanes.rows])[trace.row[part]]
     in_lanes = [line for line, is_thin in zip(along, thin, strict=True) if not is_thin]
     for lines, pen, width in (
-        (in_lanes, theme.tokens.panel, 3.4),
+        (in_lanes, theme.tokens.panel, PATH_PX),
         (across, color, 1.0),
         (along, color, 1.6),
     ):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -32,6 +33,8 @@ CARD_PX, BETWEEN_PX, PAD, CHIP_PX = 40, 4, 10, 3
 MOST_MARKS = 12
 """Most bars that show where the ops of a move would run, the longest ones."""
 
+
+_SCOPE = re.compile(r"\S+/(?=\S+ of )")
 
 ABOUT = "Click to make it; Ctrl+Z takes it back"
 
@@ -72,15 +75,21 @@ class MoveCard(PointingButton):
         width_of = QFontMetricsF(strong).horizontalAdvance
         line.setRight(line.right() - width_of(self.change) - 8)
         what, where = _what_and_where(self.move_made)
-        shown = shorten_among(what, self._among, width_of, line.width())
-        if width_of(shown) > line.width():  # one gap reads better than several
-            shown = brief(what, width_of, line.width())
+        shown = fitted(what, self._among, width_of, line.width())
         draw_text(painter, line, shown, strong, text)
         below = area.adjusted(left, area.height() / 2 - 1, -PAD, -3)
         reason = " · ".join(filter(None, [where, self.move_made.reason]))
         end = Qt.TextElideMode.ElideRight
         reason = QFontMetricsF(quiet).elidedText(reason, end, below.width())
         draw_text(painter, below, reason, quiet, tokens.dim if is_on else text)
+
+
+def fitted(what: str, among: Sequence[str], width_of: Callable[[str], float], width: float) -> str:
+    """Shorten a title only as far as it must be; the result may still be too wide."""
+    plain = _SCOPE.sub("", what)  # what kind of op it is says more than the scope within its layer
+    ways = (partial(brief, what), partial(brief, plain), partial(shorten_among, plain, among))
+    shown = [way(width_of, width) for way in ways]
+    return next((each for each in shown if width_of(each) <= width), shown[1])
 
 
 def _what_and_where(move: NextMove) -> tuple[str, str]:
@@ -114,11 +123,10 @@ class MoveList(QWidget):
         self._column = vbox(on=self, spacing=BETWEEN_PX, margins=(0, 0, 0, 0))
 
     def height_of(self, most: int) -> int:
-        """Return the height of as many cards, or of all if there are fewer."""
-        shown = self.cards[:most]
-        return sum(card.sizeHint().height() + BETWEEN_PX for card in shown) - BETWEEN_PX * bool(
-            shown
-        )
+        """Return the height of as many cards, or of all if it is known that there are fewer."""
+        is_known = self.asked is not None and self.search.is_over
+        shown = min(len(self.cards), most) if is_known else most
+        return shown * (round(CARD_PX * theme.scale) + BETWEEN_PX) - BETWEEN_PX
 
     def ask(self, problem: Problem, schedule: Schedule, idle: Idle | None = None) -> None:
         """Look for the next moves of the plan of a schedule; the last ones stay until then.

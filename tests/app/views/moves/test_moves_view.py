@@ -14,6 +14,7 @@ from enplace_studio.jobs.move_worker import moves_from, moves_message, serve_sea
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.open_project import PlanEntry
 from enplace_studio.views.moves.moves_view import MovesView
+from enplace_studio.widgets.move_list import fitted
 from problems import cluster_of, profile_of
 from turns import take_turns
 
@@ -181,6 +182,16 @@ def test_moves_name_the_parts_of_an_open_group(open_moves, solver, qtbot):
     assert "layer 0 / b" in titles(view)[0][0]
 
 
+def test_the_pane_asks_for_the_same_room_before_it_has_found_anything(opener, solver, qtbot):
+    view = opener(lambda document: MovesView(document, solver), wide_document(), 320, 400)
+    before = view.need()
+    qtbot.waitUntil(lambda: len(solver.searches) == 1)
+    assert not view.list.cards
+    assert view.need() == before
+    solver.answer()
+    assert view.need().least == before.least
+
+
 def test_the_pane_needs_room_for_some_moves_or_is_folded(open_moves):
     view = open_moves(wide_document())
     cards = view.list.cards
@@ -190,3 +201,17 @@ def test_the_pane_needs_room_for_some_moves_or_is_folded(open_moves):
     shown = view.column.viewport()
     low = [card.mapTo(shown, card.rect().bottomLeft()).y() for card in cards]
     assert sum(y < shown.height() for y in low) == 4
+
+
+@pytest.mark.parametrize(
+    ("title", "room", "shown"),
+    [
+        ("6 ops of decoder / layer 4", 26, "6 ops of decoder / layer 4"),
+        ("6 ops of decoder / layer 4", 24, "6 ops of decoder/layer 4"),
+        ("self/drop/Mul of decoder / layer 4", 22, "Mul of decoder/layer 4"),
+        ("self/drop/Mul of decoder / layer 4", 17, "Mul…layer 4"),
+    ],
+)
+def test_a_title_is_shortened_only_as_far_as_it_must_be(title, room, shown):
+    others = ["Add of decoder / layer 1", "Sum of decoder / layer 2"]
+    assert fitted(title, [title, *others], len, room) == shown
