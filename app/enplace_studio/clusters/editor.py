@@ -1,19 +1,24 @@
-"""A dialog that edits a cluster in two tables."""
+"""A dialog that edits a cluster in two tables, beside its picture."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from PySide6.QtCore import QModelIndex, QPersistentModelIndex
 from PySide6.QtWidgets import (
     QAbstractItemView,
+    QComboBox,
     QDialog,
     QFileDialog,
+    QFrame,
     QHBoxLayout,
     QHeaderView,
     QLineEdit,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
     QTableWidget,
     QTableWidgetItem,
     QWidget,
@@ -25,30 +30,44 @@ from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.clusters import read_cluster
 from enplace.values.cluster import Cluster
 from enplace.writers.clusters import cluster_text, cluster_to_json
-from enplace_studio.clusters.link_patterns import ALL, LinkRow, compress, expand
+from enplace_studio.clusters.link_patterns import (
+    ALL,
+    CHANNELS,
+    EACH_ITS_OWN,
+    LinkRow,
+    choices_of_ends,
+    compress,
+    expand,
+    from_words,
+    in_words,
+)
+from enplace_studio.clusters.topology import TopologyView
+from enplace_studio.explain.cluster_facts import bandwidth_text, devices_text, memory_text
+from enplace_studio.jobs.call_later import call_later
 from enplace_studio.widgets.labels import label, paragraph
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import DialogButtons, button
+from enplace_studio.widgets.theme import theme
 
 MIB = 2**20
 FILE_FILTER = "Clusters (*.json)"
 DEVICE_COLUMNS = ("Name", "Kind", "Memory, MiB", "Reserve, MiB", "Speed", "Lanes", "Chip", "Card")
-EACH_ITS_OWN = "{from}->{to}"
-"""The channel of a pattern that gives each link one of its own."""
 LINK_HELP = (
-    "A line such as GPU:* to GPU:*, or all to all, describes many links; a later line overrides an "
-    "earlier one. In the channels, {from} and {to} stand for the two devices."
+    "A later line overrides an earlier one. Links on one channel send one at a time: give it a "
+    "name of your own, or several with semicolons between them."
 )
-LINK_COLUMNS = ("From", "To", "Latency, µs", "Bandwidth, GB/s", "Channels")
+LINK_COLUMNS = ("From", "To", "Latency, µs", "Bandwidth, GB/s", "Channel")
+FROM, TO, CHANNEL = 0, 1, 4
+SIZE, PICTURE_PX, CHOICE_PX = (1000, 640), 290, 12
 
 
 class ClusterEditor(QDialog):
-    """A table of devices and one of links; errors appear at the bottom."""
+    """A table of devices and one of links; the picture follows, and errors appear at the bottom."""
 
     def __init__(self, cluster: Cluster, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle("Edit cluster")
-        self.resize(760, 640)
+        self.resize(*(round(length * theme.scale) for length in SIZE))
         self.cluster = cluster
         self.name, self.description = QLineEdit(), QLineEdit()
         self.devices, self.links = _table(DEVICE_COLUMNS), _table(LINK_COLUMNS)
@@ -56,7 +75,15 @@ class ClusterEditor(QDialog):
         self.description.setAccessibleName("Description")
         self.devices.setAccessibleName("Devices")
         self.links.setAccessibleName("Links")
+        self.links.setItemDelegateForColumn(FROM, _Choices(self._ends, self.links))
+        self.links.setItemDelegateForColumn(TO, _Choices(self._ends, self.links))
+        self.links.setItemDelegateForColumn(CHANNEL, _Choices(self._channels, self.links))
         self._fault = label("", "bad", wraps=True)
+        self.topology, self._about = TopologyView(), paragraph("")
+        card = QFrame()
+        card.setProperty("card", True)
+        card.setFixedWidth(round(PICTURE_PX * theme.scale))
+        vbox(self.topology, self._about, STRETCH, on=card, margins=(12, 12, 12, 12))
         about = label("Description"), (self.description, 3)
         add, remove = ("Add a device", self.add_device), ("Remove", self.remove_device)
         alike = ("One line for all pairs", self.link_all_alike)
@@ -64,19 +91,24 @@ class ClusterEditor(QDialog):
         others = button("Import JSON…", self._import), button("Export JSON…", self._export)
         buttons = DialogButtons(self, "Use this cluster", *others)
         buttons.accept.setDefault(True)
-        vbox(
-            hbox(label("Name"), (self.name, 1), *about),
+        tables = vbox(
             _heading("Devices", add, remove),
             (self.devices, 3),
             _heading("Links", alike, link, unlink),
             (self.links, 2),
             paragraph(LINK_HELP),
+        )
+        vbox(
+            hbox(label("Name"), (self.name, 1), *about),
+            (hbox((tables, 1), card, spacing=12), 1),
             self._fault,
             buttons,
             on=self,
             margins=(16, 16, 16, 14),
         )
+        call_later(self, self._draw, self.devices.itemChanged, self.links.itemChanged)
         self.show_cluster(cluster)
+        self._draw()
 
     def show_cluster(self, cluster: Cluster) -> None:
         """Fill the fields and tables."""
@@ -86,8 +118,34 @@ class ClusterEditor(QDialog):
         self.description.setCursorPosition(0)
         _fill(self.devices, [_device_row(device) for device in data["devices"]])
         names = [device["name"] for device in data["devices"]]
-        _fill(self.links, compress([_link_row(link) for link in data["links"]], names))
+        self._show_links(compress([_link_row(link) for link in data["links"]], names))
         self._fault.clear()
+
+    def _draw(self) -> None:
+        """Draw what the tables say, or say what is wrong with them."""
+        self._fault.clear()
+        try:
+            cluster = self.read()
+        except EnplaceError as error:
+            self._fault.setText(str(error))
+            return
+        self.topology.show_cluster(cluster)
+        facts = devices_text(cluster), memory_text(cluster), bandwidth_text(cluster)
+        self._about.setText(" · ".join(facts))
+
+    def _show_links(self, rows: Iterable[Sequence[str]]) -> None:
+        _fill(self.links, [in_words(row) for row in rows])
+
+    def _link_rows(self) -> list[LinkRow]:
+        return [from_words(row) for row in _rows(self.links)]
+
+    def _ends(self) -> list[str]:
+        return choices_of_ends([row[0] for row in _rows(self.devices)])
+
+    def _channels(self) -> list[str]:
+        """List the channels to choose from: those in use, and the usual ones."""
+        used = [row[CHANNEL] for row in _rows(self.links)]
+        return list(dict.fromkeys([CHANNELS[EACH_ITS_OWN], *used, *CHANNELS.values()]))
 
     def read(self) -> Cluster:
         """Read the cluster from the fields and tables.
@@ -102,7 +160,7 @@ class ClusterEditor(QDialog):
         exact_link = {_link_row(link): link for link in self._shown["links"]}
         devices = [exact_device.get(tuple(r)) or _device_of(r) for r in _rows(self.devices)]
         names = [device["name"] for device in devices]
-        rows = expand(_rows(self.links), names)
+        rows = expand(self._link_rows(), names)
         links = [exact_link.get(row) or _link_of(row) for row in rows]
         channels = dict.fromkeys(channel for link in links for channel in link["channels"])
         return cluster_from_json(
@@ -118,7 +176,7 @@ class ClusterEditor(QDialog):
 
     def add_device(self) -> None:
         """Add a copy of the last device, with the links to all others that no pattern gives it."""
-        rows, links = _rows(self.devices), _rows(self.links)
+        rows, links = _rows(self.devices), self._link_rows()
         model = rows[-1]
         kind = model[1]
         taken = {row[0] for row in rows}
@@ -126,9 +184,9 @@ class ClusterEditor(QDialog):
         linked = {row[:2] for row in expand(links, [*taken, name])}
         for other in sorted(taken):
             pairs = [ends for ends in ((name, other), (other, name)) if ends not in linked]
-            links += [[a, b, *self._usual_cost, f"{a}->{b}"] for a, b in pairs]
+            links += [(a, b, *self._usual_cost, f"{a}->{b}") for a, b in pairs]
         _fill(self.devices, [*rows, [name, *model[1:]]])
-        _fill(self.links, links)
+        self._show_links(links)
         self.devices.selectRow(len(rows))
         self.devices.scrollToBottom()
 
@@ -138,7 +196,7 @@ class ClusterEditor(QDialog):
         at = self.devices.currentRow()
         gone = rows.pop(at if at >= 0 else -1)[0]
         _fill(self.devices, rows)
-        _fill(self.links, [row for row in _rows(self.links) if gone not in row[:2]])
+        self._show_links([row for row in self._link_rows() if gone not in row[:2]])
 
     @property
     def _usual_cost(self) -> list[str]:
@@ -148,21 +206,21 @@ class ClusterEditor(QDialog):
 
     def link_all_alike(self) -> None:
         """Describe all links in one line, with the cost of the chosen one."""
-        _fill(self.links, [[ALL, ALL, *self._usual_cost, EACH_ITS_OWN]])
+        self._show_links([(ALL, ALL, *self._usual_cost, EACH_ITS_OWN)])
 
     def add_line(self) -> None:
         """Add a line for all pairs, to be narrowed down."""
-        rows = _rows(self.links)
-        _fill(self.links, [*rows, [ALL, ALL, *self._usual_cost, EACH_ITS_OWN]])
+        rows = self._link_rows()
+        self._show_links([*rows, (ALL, ALL, *self._usual_cost, EACH_ITS_OWN)])
         self.links.selectRow(len(rows))
         self.links.scrollToBottom()
 
     def remove_line(self) -> None:
         """Remove the chosen line of links, by default the last."""
-        rows, at = _rows(self.links), self.links.currentRow()
+        rows, at = self._link_rows(), self.links.currentRow()
         if rows:
             rows.pop(at if at >= 0 else -1)
-            _fill(self.links, rows)
+            self._show_links(rows)
 
     def accept(self) -> None:
         def use() -> None:
@@ -192,9 +250,33 @@ class ClusterEditor(QDialog):
         return True
 
 
+class _Choices(QStyledItemDelegate):
+    """Edits a cell with a list of choices; another text can be typed."""
+
+    def __init__(self, choices: Callable[[], Sequence[str]], parent: QWidget) -> None:
+        super().__init__(parent)
+        self._choices = choices
+
+    def createEditor(
+        self,
+        parent: QWidget,
+        option: QStyleOptionViewItem,
+        index: QModelIndex | QPersistentModelIndex,
+    ) -> QWidget:
+        field = QComboBox(parent, editable=True)
+        field.addItems(list(self._choices()))
+        field.setCurrentText(index.data())
+        field.setCurrentIndex(field.findText(index.data()))
+        field.view().setMinimumWidth(field.view().sizeHintForColumn(0) + 2 * CHOICE_PX)
+        return field
+
+
 def _heading(title: str, *actions: tuple[str, Callable[[], None]]) -> QHBoxLayout:
     buttons = [button(text, action) for text, action in actions]
     return hbox(label(title, "title"), (STRETCH, 0), *buttons)
+
+
+_Trigger = QAbstractItemView.EditTrigger
 
 
 def _table(columns: Sequence[str]) -> QTableWidget:
@@ -202,6 +284,7 @@ def _table(columns: Sequence[str]) -> QTableWidget:
     table.setHorizontalHeaderLabels(list(columns))
     table.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
     table.verticalHeader().hide()
+    table.setEditTriggers(_Trigger.AllEditTriggers & ~_Trigger.CurrentChanged)
     table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
     return table
 

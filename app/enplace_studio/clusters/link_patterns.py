@@ -2,7 +2,7 @@
 
 A row is ``(from, to, latency, bandwidth, channels)``, all texts. In a pattern, ``all`` or a name
 with ``*`` stands for every device that it matches, and ``{from}`` and ``{to}`` in the channels for
-the two devices. Of several rows for a pair the last counts.
+the two devices. Of several rows for a pair the last counts. On screen, words stand for patterns.
 """
 
 from __future__ import annotations
@@ -13,7 +13,54 @@ from collections.abc import Sequence
 
 ALL = "all"
 
+EACH_ITS_OWN = "{from}->{to}"
+"""The channel of a pattern that gives each link one of its own."""
+
+EVERY = "every "
+CHANNELS = {
+    EACH_ITS_OWN: "its own",
+    "{from} out": "one out of each device",
+    "{to} in": "one into each device",
+    "port {from}; port {to}": "the ports of both",
+    "port {from}": "the port it leaves by",
+    "port {to}": "the port it arrives at",
+}
+"""What stands on screen for the channels of a pattern."""
+
 LinkRow = tuple[str, ...]
+
+
+def in_words(row: Sequence[str]) -> LinkRow:
+    """Return what is shown of a row."""
+    source, target, *cost, channels = row
+    return (end_in_words(source), end_in_words(target), *cost, CHANNELS.get(channels, channels))
+
+
+def end_in_words(pattern: str) -> str:
+    """Return what is shown of an end: ``every GPU``."""
+    if pattern == ALL:
+        return f"{EVERY}device"
+    kind, colon, number = pattern.rpartition(":")
+    return f"{EVERY}{kind}" if (colon, number) == (":", "*") else pattern
+
+
+def from_words(row: Sequence[str]) -> LinkRow:
+    """Return the row that is shown so."""
+    source, target, *cost, channels = row
+    patterns = {words: pattern for pattern, words in CHANNELS.items()}
+    return (_end_of(source), _end_of(target), *cost, patterns.get(channels, channels))
+
+
+def _end_of(words: str) -> str:
+    if words == end_in_words(ALL):
+        return ALL
+    return f"{words.removeprefix(EVERY)}:*" if words.startswith(EVERY) else words
+
+
+def choices_of_ends(names: Sequence[str]) -> list[str]:
+    """List what an end may be: every device, those of a kind, or one."""
+    kinds = [_kind(name) for name in names if ":" in name]
+    return [end_in_words(each) for each in dict.fromkeys([ALL, *kinds, *names])]
 
 
 def expand(rows: Sequence[Sequence[str]], names: Sequence[str]) -> list[LinkRow]:

@@ -21,13 +21,13 @@ class TopologyView(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._drawing, self._colours = Drawing(), list[int]()
+        self.drawing, self._colours = Drawing(), list[int]()
         self.setAccessibleName("Topology")
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
 
     def show_cluster(self, cluster: Cluster | None) -> None:
         """Draw this cluster."""
-        self._drawing = Drawing() if cluster is None else draw_topology(cluster)
+        self.drawing = Drawing() if cluster is None else draw_topology(cluster)
         self._colours = [] if cluster is None else colour_numbers(cluster)
         self.update()
 
@@ -40,7 +40,7 @@ class TopologyView(QWidget):
             self._paint(painter)
 
     def _paint(self, painter: QPainter) -> None:
-        drawing = self._drawing
+        drawing = self.drawing
         for line in drawing.lines:
             width = max(1.0, THICKEST * line.share) * theme.scale
             painter.setPen(QPen(theme.tokens.faint, width))
@@ -55,8 +55,8 @@ class TopologyView(QWidget):
         """Return the place of a spot; the drawing is not stretched."""
         margin = MARGIN * theme.scale
         wide, high = self.width() - 2 * margin, self.height() - 2 * margin
-        high = min(high, wide / self._drawing.width)
-        wide = high * self._drawing.width
+        high = min(high, wide / self.drawing.width)
+        wide = high * self.drawing.width
         return QPointF(
             self.width() / 2 + (spot.x - 0.5) * wide, self.height() / 2 + (spot.y - 0.5) * high
         )

@@ -4,13 +4,13 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QFileDialog
+from PySide6.QtWidgets import QAbstractItemDelegate, QComboBox, QFileDialog
 
 from enplace.errors import EnplaceError
 from enplace.readers.clusters import presets
 from enplace.writers.clusters import cluster_to_json
 from enplace_studio.clusters.editor import ClusterEditor, _link_row
-from enplace_studio.clusters.link_patterns import compress, expand
+from enplace_studio.clusters.link_patterns import compress, expand, from_words, in_words
 from enplace_studio.clusters.picker import FAMILIES, ClusterChooser
 from enplace_studio.explain.cluster_facts import (
     bandwidth_text,
@@ -213,9 +213,9 @@ def test_alike_links_are_one_line_and_a_later_line_overrides_it(qtbot):
     editor = ClusterEditor(presets()["a100-8-nvlink"])
     qtbot.addWidget(editor)
     lines = [editor.links.item(row, 0).text() for row in range(editor.links.rowCount())]
-    assert lines == ["GPU:*", "GPU:*", "CPU:*"]
+    assert lines == ["every GPU", "every GPU", "every CPU"]
     editor.add_line()
-    for column, text in enumerate(("GPU:0", "GPU:*", "20", "100", "{from} out")):
+    for column, text in enumerate(("GPU:0", "every GPU", "20", "100", "one out of each device")):
         editor.links.item(3, column).setText(text)
     links = {(link.source, link.target): link for link in editor.read().links}
     assert links[0, 1].b0_us == links[0, 7].b0_us == 20
@@ -254,6 +254,9 @@ def test_patterns_stand_for_the_very_same_links(name):
     rows = [_link_row(link) for link in data["links"]]
     short = compress(rows, names)
     assert expand(short, names) == rows
+    words = [in_words(row) for row in short]
+    assert [from_words(row) for row in words] == short
+    assert not [text for row in words for text in row if "{" in text or "*" in text]
     assert len(short) < len(rows)
 
 
@@ -294,3 +297,40 @@ def test_a_count_of_devices_is_found_before_a_figure_that_holds_it(qtbot):
     qtbot.addWidget(chooser)
     found = [row.data for row in chooser._find("4 v100") if row.data is not None]
     assert len(found[0].gpus) == 4
+
+
+def test_the_picture_follows_the_tables_and_stays_while_they_are_wrong(qtbot):
+    editor = ClusterEditor(presets()["pcie-4"])
+    qtbot.addWidget(editor)
+    editor.show()
+
+    def shared():
+        return [spot.label for spot in editor.topology.drawing.spots if spot.device is None]
+
+    assert shared() == ["host bridge"]
+    editor.links.item(0, 4).setText("my switch")
+    qtbot.waitUntil(lambda: shared() == ["my switch"])
+    editor.add_device()
+    editor.links.item(0, 2).setText("soon")
+    qtbot.waitUntil(lambda: "latency must be a number" in editor._fault.text())
+    assert shared() == ["my switch"]
+    editor.links.item(0, 2).setText("5")
+    qtbot.waitUntil(lambda: not editor._fault.text())
+
+
+def test_the_ends_and_the_channel_of_a_link_are_chosen_from_lists(editor):
+    editor.show()
+    offered = []
+    for column in (0, 4):
+        editor.links.editItem(editor.links.item(0, column))
+        field = editor.links.findChild(QComboBox)
+        offered.append([field.itemText(at) for at in range(field.count())])
+        field.setCurrentIndex(field.count() - 1)
+        editor.links.commitData(field)
+        editor.links.closeEditor(field, QAbstractItemDelegate.EndEditHint.NoHint)
+        field.setParent(None)
+    ends, channels = offered
+    assert ends == ["every device", "every GPU", "every CPU", "GPU:0", "GPU:1", "CPU:0"]
+    assert channels[0] == "its own"
+    assert editor.links.item(0, 0).text() == "CPU:0"
+    assert editor.links.item(0, 4).text() == channels[-1]
