@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from enplace.cli.answer import INTERRUPTED
+from enplace.cli.progress import ctrl_c_in_native_code
 from enplace.errors import CancelledError, FileError
 from enplace.files.outputs import keep_replaced, may_be_replaced
 from enplace.text import ms
@@ -86,8 +87,9 @@ class FirstPlan:
         def end() -> None:
             self._began_s.pop()
 
-        maker = threading.Thread(target=self._watch, args=(problem, seed, whole), name="first plan")
-        with watch_compiler(begin, end):
+        with watch_compiler(begin, end), ctrl_c_in_native_code() as pressed:
+            args = problem, seed, whole, pressed
+            maker = threading.Thread(target=self._watch, args=args, name="first plan")
             maker.start()
             try:
                 yield
@@ -100,7 +102,9 @@ class FirstPlan:
                 self._over.set()
                 maker.join()
 
-    def _watch(self, problem: Problem, seed: int, whole: Sequence[str]) -> None:
+    def _watch(
+        self, problem: Problem, seed: int, whole: Sequence[str], pressed: Callable[[], bool]
+    ) -> None:
         """Make the first plan when it is needed, and end this process if it is stopped."""
         shown, is_tried = None, False
         while not self._over.wait(TICK_S):
@@ -114,7 +118,7 @@ class FirstPlan:
                     self._made = made
                     where = f", in {self._output}" if self._output else ""
                     _say(f"a first plan takes {ms(made['step_us'])}{where}; better ones follow")
-            elif self._stopped():
+            elif self._stopped() or pressed():
                 if best is not shown:
                     _say("note: stopped; the best plan so far follows")
                     if made := self._make(problem, best, asked):

@@ -159,3 +159,33 @@ def stopped_by_ctrl_c() -> Iterator[Callable[[], bool]]:
         yield pressed.is_set
     finally:
         signal.signal(signal.SIGINT, usual)
+
+
+@contextmanager
+def ctrl_c_in_native_code() -> Iterator[Callable[[], bool]]:
+    """Notice Ctrl-C in other threads while the main one is in native code, such as a compiler.
+
+    No handler runs before that returns. Yields a function that returns whether it was pressed.
+    """
+    import socket
+
+    pressed = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed.is_set
+        return
+
+    def is_pressed() -> bool:
+        with suppress(BlockingIOError):
+            if signal.SIGINT in reader.recv(64):
+                pressed.set()
+        return pressed.is_set()
+
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.setblocking(False)
+        writer.setblocking(False)
+        usual = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield is_pressed
+        finally:
+            signal.set_wakeup_fd(usual)

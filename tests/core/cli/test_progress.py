@@ -1,7 +1,9 @@
 """What a person reads while a command works."""
 
 import io
+import os
 import re
+import signal
 import sys
 import threading
 
@@ -77,3 +79,14 @@ def test_a_short_command_writes_no_progress_to_a_log(monkeypatch):
     with progress.progress_bar(1) as (begin, _):
         begin("heft")
     assert not log.getvalue()
+
+
+def test_ctrl_c_is_noticed_without_its_handler():
+    usual = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        with progress.ctrl_c_in_native_code() as pressed:
+            assert not pressed()
+            os.kill(os.getpid(), signal.SIGINT)
+            assert pressed()
+    finally:
+        signal.signal(signal.SIGINT, usual)
