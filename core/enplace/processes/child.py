@@ -24,6 +24,9 @@ _CHUNK_BYTES = 1 << 20
 _MOMENT_S = 0.02
 """What a thread may need to pass on what has been written."""
 
+_DYING_S = 5.0
+"""How long to wait for a process that was killed; it may be stuck in the kernel."""
+
 ON_LINUX = hasattr(os, "pidfd_open")
 HAS_GROUPS = hasattr(os, "killpg")
 """Whether a signal reaches a process with all that it has started."""
@@ -97,7 +100,7 @@ def end_strays(variable: str, value: str) -> None:
     """Kill the processes that have a variable from a worker that has ended.
 
     They started sessions of their own, so no signal to the worker's group reached them. Only Linux
-    tells of them.
+    tells of them. Each gets a while to die: a busy machine does not run it at once.
     """
     if not ON_LINUX:
         return
@@ -108,6 +111,9 @@ def end_strays(variable: str, value: str) -> None:
             try:
                 if wanted in Path("/proc", number, "environ").read_bytes().split(b"\0"):
                     signal.pidfd_send_signal(process, signal.SIGKILL)
+                    end = select.poll()
+                    end.register(process, select.POLLIN)
+                    end.poll(_DYING_S * 1000)
             finally:
                 os.close(process)
 
