@@ -19,4 +19,4 @@ if [ ! -e "$venv/.installed" ]; then
 fi
 "$python" -c 'import torch, transformers; print("PyTorch", torch.__version__, "transformers", transformers.__version__)'
 "$venv/bin/enplace" compile
-QT_QPA_PLATFORM=offscreen "$python" -m pytest -q -p no:cacheprovider tests/core/frameworks/torch "$@"
+QT_QPA_PLATFORM=offscreen "$python" -m pytest -q -p no:cacheprovider -n 2 --dist worksteal tests/core/frameworks/torch "$@"
