@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.app.shell.windows import BUTTON, answer, click, name_file, open_path,
 
 from documents import let_go
 from enplace.errors import FileError
+from enplace.names import whole
 from enplace.writers import write_project
 from enplace_studio.files import session
 from enplace_studio.files.recovery import Backups
@@ -413,3 +415,19 @@ def test_what_a_killed_writer_left_beside_a_project_is_removed_as_it_is_opened(w
     window.studio.files.open_path(path)
     window.studio.files.wait()
     assert not left.exists()
+
+
+def test_layers_that_menus_ask_for_are_found_while_the_file_is_read(window, monkeypatch, tmp_path):
+    write_project(tmp_path / "mine.enplace", to_project(window.document.project, {}))
+    threads, guess = [], whole.guess_pattern
+
+    def noted(profile):
+        threads.append(threading.current_thread())
+        return guess(profile)
+
+    monkeypatch.setattr(whole, "guess_pattern", noted)
+    open_path(window, tmp_path / "mine.enplace")
+    assert window.document.path == tmp_path / "mine.enplace"
+    window.menus.refresh()
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()

@@ -231,3 +231,12 @@ def test_ops_of_several_layers_are_named_by_the_first_and_the_last():
     first = "2 × opa from one / layer 0–1"
     assert named("one/layer0/opa", "one/layer39/opa") == f"{first} to layer 38–39"
     assert named("one/layer0/opa", "two/layer39/opa") == f"{first} to two / layer 38–39"
+
+
+def test_ops_that_only_the_op_tells_apart_that_they_are_gradients_of_are_named_by_it():
+    ends = ("MatMul_grad/MatMul", "MatMul_1_grad/MatMul", "Add_grad/Sum")
+    names = [f"gradients/layer_{n}/{end}" for n in range(2) for end in ends]
+    profile = profile_of(dict.fromkeys(names, 10.0), [(a, b, 1) for a, b in pairwise(names)])
+    grouping = group_ops(profile)
+    told = [name(profile, np.array([op]), grouping) for op in range(3)]
+    assert len(set(told)) == len(told)

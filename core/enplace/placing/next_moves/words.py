@@ -83,8 +83,15 @@ def _unique(profile: Profile, ops: IntArray, grouping: Grouping) -> str:
     rivals = [profile.op_names[each].split("/") for each in others.tolist() if each != op]
     ends = range(1, len(parts))
     apart = next((n for n in ends if all(r[-n:] != parts[-n:] for r in rivals)), len(parts))
-    end = [part for part in parts[-apart:-1] if not is_gradient_of_op(part)]
-    return "/".join([*end, parts[-1]])
+    end = _without_gradients(parts[-apart:])
+    if any(_without_gradients(rival)[-len(end) :] == end for rival in rivals):
+        end = parts[-apart:]  # only the op that it is a gradient of tells it from another
+    return "/".join(end)
+
+
+def _without_gradients(parts: list[str]) -> list[str]:
+    """Leave out of which op an op is a gradient."""
+    return [*(part for part in parts[:-1] if not is_gradient_of_op(part)), parts[-1]]
 
 
 def reason_of(before: Schedule, after: Schedule, edit: Edit) -> str:
