@@ -566,12 +566,10 @@ class Document(QObject):
 
     def add_plan(self, entry: PlanEntry, choose: bool = True) -> bool:
         """Add a plan to the list; show it unless ``choose`` is false."""
-
-        def add(project: OpenProject) -> OpenProject:
-            named = edits.renamed(entry, edits.unused_name(project, entry.name))
-            return edits.with_plan(project, named, choose)
-
-        return self._edit(f"add plan “{entry.name}”", add)
+        project = self.project
+        name = entry.name if project is None else edits.unused_name(project, entry.name)
+        named = edits.renamed(entry, name)
+        return self._edit(f"add plan “{name}”", lambda found: edits.with_plan(found, named, choose))
 
     def take_plan(
         self, entry: PlanEntry, cluster: Cluster, choose: bool = True, asked: bool = True

@@ -567,3 +567,11 @@ def test_layers_that_no_op_has_change_nothing(qtbot):
     with qtbot.waitSignal(document.failed) as failed:
         assert not document.keep_whole("block")
     assert "'block' matches none of the 3 ops" in failed.args[0]
+
+
+def test_steps_of_undo_call_plans_what_the_list_calls_them():
+    document = chain_document()
+    for _ in range(2):
+        document.duplicate_plan(document.plans[0])
+        assert document.undo_stack.undoText() == f"add plan “{document.current.name}”"
+    assert document.current.name.endswith(", copy 2")

@@ -114,7 +114,8 @@ class Chooser(QWidget):
         wanted = [metrics.horizontalAdvance(name) + 1 for name in names]
         widths = share_room(wanted, self.width() - used)
         for name, made, width in zip(names, self.buttons, widths, strict=True):
-            name = shorten_among(name, names, metrics.horizontalAdvance, width)
+            if metrics.horizontalAdvance(name) > width:
+                name = shorten_among(name, names, metrics.horizontalAdvance, width)
             name = metrics.elidedText(name, Qt.TextElideMode.ElideRight, width)
             name = _DANGLING.sub(GAP, name)
             made.setText(f"{name}{_CHOICE}".replace("&", "&&"))

@@ -423,6 +423,19 @@ def test_long_names_of_four_plans_leave_the_window_narrow(open_view):
     assert view.chooser.layout().sizeHint().width() <= view.chooser.width()
 
 
+def test_names_that_fit_are_not_shortened(open_view):
+    document = three_plans()
+    document.duplicate_plan(document.plans[0])
+    document.duplicate_plan(document.plans[0])
+    copies = [entry for entry in document.plans if "copy" in entry.name]
+    view = open_view(document, width=900)
+    view.compare(copies)
+    settle(view)
+    shown = [button.text().removesuffix("  ▾") for button in view.chooser.buttons]
+    assert shown == [entry.name for entry in copies]
+    assert shown[0] != shown[1]
+
+
 def test_a_shortened_name_ends_with_a_word(open_view):
     document = three_plans()
     for entry in document.plans:
