@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -19,6 +19,9 @@ COUNT_SHARE = 0.4
 
 CONSTANT_DEPTH = 6
 """Most ops in a row that only prepare constants."""
+
+AGAIN = "_1"
+"""What TensorFlow adds to a name that was there before."""
 
 ROUNDS = 40
 """Most edges that a path travels from its op to an op without one."""
@@ -87,10 +90,38 @@ def _find_paths(profile: Profile) -> list[Path]:
 
 def _own_paths(profile: Profile) -> list[Path]:
     known: dict[str, Path] = {}
-    return [
+    found = [
         _own_path(scope or name.rpartition("/" if "/" in name else ".")[0], profile.index, known)
         for scope, name in zip(scopes_by_pass(profile), profile.op_names, strict=True)
     ]
+    return _as_called_first(found)
+
+
+def _as_called_first(paths: list[Path]) -> list[Path]:
+    """Leave out the ``_1`` of a Keras model, and of all that is in it, that is called again.
+
+    Keras has called it once before its step is traced, and each name is unique.
+    """
+    inside: dict[str, set[str]] = {}
+    for path in set(paths):
+        model, *inner = path[path[:1] == (BACKWARD,) :] or ("",)
+        inside.setdefault(model, set()).update(inner[:1])
+    again = {
+        model
+        for model, parts in inside.items()
+        if all(name.endswith(AGAIN) for name in (model, *parts)) and len(parts) > 1
+        if sum(other.startswith(model.removesuffix(AGAIN)) for other in inside) == 1
+    }
+
+    @cache
+    def shorter(path: Path) -> Path:
+        first = int(path[:1] == (BACKWARD,))
+        if path[first : first + 1] and path[first] in again:
+            parts = (part.removesuffix(AGAIN) for part in path[first : first + 2])
+            return (*path[:first], *parts, *path[first + 2 :])
+        return path
+
+    return [shorter(path) for path in paths] if again else paths
 
 
 def _own_path(scope: str, op_names: Mapping[str, int], known: dict[str, Path]) -> Path:

@@ -248,3 +248,17 @@ def test_constants_and_identities_are_shown_with_the_ops_they_belong_to():
     found = visible_ops(profile, inside)
     groups = {found.names[g]: {names[op] for op in found.ops(g)} for g in range(found.n_groups)}
     assert groups == {"a": {"a", "same"}, "b": {"b", "shape", "axis"}, "alone": {"alone"}}
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (("functional_1/up_1", "functional_1/norm_1_1"), ("functional/up", "functional/norm_1")),
+        (("functional_1/up_1", "functional_1/norm"), ()),
+        (("stage_1/up_1", "stage_1/norm_1", "stage_2/up_1"), ()),
+    ],
+)
+def test_layers_of_a_model_that_keras_calls_again_are_named_as_in_its_first_call(names, shown):
+    profile = profile_of({f"{name}/{op}": 10.0 for name in names for op in "ab"})
+    found = dict.fromkeys(map("/".join, index_ops(profile).paths))
+    assert tuple(found) == (shown or names)
