@@ -33,8 +33,9 @@ def explain_place(schedule: Schedule, ops: IntArray) -> str:
     path = critical_path(schedule)
     on_path = ~path.is_transfer & np.isin(path.number, ops)
     if on_path.any():
-        spent = ms(float((path.finish_us - path.start_us)[on_path].sum()))
-        sentences.append(f"On the critical path for {spent}.")
+        spent_us = float((path.finish_us - path.start_us)[on_path].sum())
+        spent = f" for {ms(spent_us)}" if spent_us > 0 else ", but takes no time there"
+        sentences.append(f"On the critical path{spent}.")
     else:
         sentences.append("Not on the critical path.")
     return " ".join(filter(None, sentences))

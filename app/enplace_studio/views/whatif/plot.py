@@ -26,7 +26,18 @@ STYLES = (
 
 Where curves coincide, each leaves the wider ones below it visible."""
 _GRID = 3
-"""Labelled lines across the curves."""
+"""Labelled lines across the curves, if there are no round values for them."""
+
+
+def _round_values(low: float, high: float) -> list[float]:
+    """Return round values between two, in about equal ratios; the ends, if there are too few."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for mantissas in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
+        found = [each * 10.0**n for n in decades for each in mantissas]
+        inside = [value for value in found if low <= value <= high]
+        if len(inside) >= _GRID:
+            return inside
+    return [low * (high / low) ** (n / (_GRID - 1)) for n in range(_GRID)]
 
 
 class CurvePlot(Plot):
@@ -60,8 +71,8 @@ class CurvePlot(Plot):
         self.across = plot.Axis(over.values[0], over.values[-1], ticks, True, has_lines=False)
         if known := self._known:
             low, high = min(known), max(*known, 1.1 * min(known))
-            values = [low * (high / low) ** (n / (_GRID - 1)) for n in range(_GRID)]
-            self.up = plot.Axis(low, high, [(us, self._text(us)) for us in values], True)
+            ticks = [(us, self._text(us).replace(".0 ", " ")) for us in _round_values(low, high)]
+            self.up = plot.Axis(low, high, ticks, True)
         self.setMinimumHeight(self.height_for(len(curves)))
         self.setAccessibleName(f"Curves over {over.title}")
         nearest = min(range(len(over.values)), key=lambda i: abs(math.log(over.values[i] / now)))

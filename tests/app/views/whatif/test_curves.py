@@ -245,3 +245,15 @@ def test_the_wheel_scrolls_past_a_slider_that_does_not_have_the_focus(document, 
     view._links.setFocus()
     turn_wheel(view._links)
     assert view._links.value() != 0
+
+
+def test_step_times_along_the_axis_are_round(qtbot):
+    view = CurvePlot()
+    qtbot.addWidget(view)
+    for slowest_us, fastest_us, texts in (
+        (3_053_900.0, 228_900.0, ["300 ms", "1,000 ms", "3,000 ms"]),
+        (570_000.0, 550_000.0, ["550 ms", "576.8 ms", "605 ms"]),
+    ):
+        steps_us = np.geomspace(slowest_us, fastest_us, len(COMPUTE.values)).tolist()
+        view.show_curves([Curve("plan", tuple(steps_us))], COMPUTE, 1.0)
+        assert [text for _, text in view.up.shown()] == texts
