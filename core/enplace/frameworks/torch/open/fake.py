@@ -100,10 +100,16 @@ OF_FAKES = (
 def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
     """Make all tensors fake within the block; notes name lines of the script, if there is one."""
     with ExitStack() as stack:
-        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         # Libraries that see a fake tensor believe that they are compiled, and choose other kernels.
         stack.enter_context(patch.object(torch._subclasses, "FakeTensor", _Nothing))
         answers = stack.enter_context(_Answers(source))
+        stack.enter_context(patch.object(torch, "asarray", _map_nothing(torch.asarray)))
+        # Else transformers loads weights in threads, where no mode is on.
+        stack.enter_context(patch.dict(os.environ, HF_DEACTIVATE_ASYNC_LOAD="1"))
+        for kind, name in ((torch.nn.Parameter, "__new__"), (torch.nn.Module, "register_buffer")):
+            keep = _keep_fake(getattr(kind, name), mode, answers.known)
+            stack.enter_context(patch.object(kind, name, keep))
         stack.enter_context(patch.object(torch.nn.Module, "_apply", _apply))
         stack.enter_context(patch.object(DataLoader, "__init__", _load_here(DataLoader.__init__)))
         step = patch.object(torch.amp.GradScaler, "_maybe_opt_step", _step_anyway)
@@ -131,6 +137,8 @@ def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
             read = _read(name, answers)
             for kind in (torch.Tensor, FakeTensor):  # each may have its own
                 stack.enter_context(patch.object(kind, name, read))
+        written = _format(torch.Tensor.__format__)
+        stack.enter_context(patch.object(torch.Tensor, "__format__", written))
         for owner in (torch.Tensor, torch.UntypedStorage):
             refused = _refuse_address(owner.data_ptr, answers)
             stack.enter_context(patch.object(owner, "data_ptr", refused))
@@ -139,6 +147,36 @@ def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
             again = _checkpoint(checkpoint.checkpoint, mode)
             stack.enter_context(patch.object(checkpoint, "checkpoint", again))
         yield answers
+
+
+def _map_nothing(usual: Any) -> Any:
+    """Make a tensor of a file without its content: safetensors maps files so."""
+
+    @wraps(usual)
+    def as_array(given: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(given, torch.UntypedStorage):
+            return torch.empty(given.nbytes(), dtype=torch.uint8)
+        return usual(given, *args, **kwargs)
+
+    return as_array
+
+
+def _keep_fake(usual: Any, mode: FakeTensorMode, known: KnownValues) -> Any:
+    """Let a module have no real tensor, such as one from a buffer of Python: views would be new."""
+
+    def fake(given: Any) -> Any:
+        if not isinstance(given, torch.Tensor) or isinstance(given, FakeTensor):
+            return given
+        made = mode.from_tensor(given)
+        if (content := known.find(given)) is not None:
+            known.set(made, content)
+        return made
+
+    @wraps(usual)
+    def keep(*args: Any, **kwargs: Any) -> Any:
+        return usual(*map(fake, args), **{name: fake(each) for name, each in kwargs.items()})
+
+    return keep
 
 
 def _copy(usual: Any) -> Any:
@@ -203,6 +241,17 @@ def _read(name: str, answers: _Answers) -> Any:
         return answer.tolist() if name == "tolist" else answer
 
     return read
+
+
+def _format(usual: Any) -> Any:
+    """Write one number as itself: PyTorch does so for its own class of tensors only."""
+
+    @wraps(usual)
+    def write(self: torch.Tensor, how: str) -> str:
+        is_number = isinstance(self, FakeTensor) and not self.dim()
+        return format(self.item(), how) if is_number else usual(self, how)
+
+    return write
 
 
 def _refuse_address(usual: Any, answers: _Answers) -> Any:

@@ -631,6 +631,42 @@ def test_a_tied_model_may_be_converted_in_an_estimate(tmp_path):
     assert [*step.tied] == [("3.weight", "0.weight"), ("3.bias", "0.bias")]
 
 
+LOADED = """
+import torch, transformers
+config = transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=96)
+model = transformers.GPT2LMHeadModel(config)
+model.resize_token_embeddings(100)
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    words = torch.randint(0, 96, (2, 16))
+    model(input_ids=words, labels=words).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_weights_of_a_file_are_as_new_ones_in_an_estimate(tmp_path, kind):
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.disable_progress_bar()  # its bars leave a thread running
+    sizes = {"n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 96}
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).save_pretrained(tmp_path / "own")
+    made = LOADED.replace("(config)", f"(config).to(torch.{kind})")
+    loaded = LOADED.replace("(config)", f".from_pretrained('{tmp_path}/own', dtype=torch.{kind})")
+    loaded = loaded.replace("optimizer =", "model.train()\noptimizer =")
+    one, other = (record_on_fake_tensors(script(tmp_path, e), ignore).step for e in (made, loaded))
+    assert kinds(other) == kinds(one)
+    assert [*other.alive_bytes()] == [*one.alive_bytes()]
+
+
+def test_a_parameter_on_memory_of_python_is_viewed_in_an_estimate(tmp_path):
+    read = "torch.frombuffer(bytearray(64 * 32 * 4), dtype=torch.float32).view(64, 32)"
+    more = f"model[0].weight = nn.Parameter({read})\noptimizer ="
+    text = LOOP.replace("optimizer =", more, 1)
+    plain, found = (record_on_fake_tensors(script(tmp_path, each), ignore) for each in (LOOP, text))
+    assert [op.is_view for op in found.step.ops] == [op.is_view for op in plain.step.ops]
+
+
 def test_an_estimate_passes_through_what_copies_a_model_to_processes(tmp_path):
     wrapped = "model = nn.parallel.DistributedDataParallel(model)\noptimizer ="
     text = LOOP.replace("optimizer =", wrapped, 1)
@@ -667,6 +703,7 @@ VALUES = """
         assert len(y.repeat_interleave(model(x).argmax(1))) == len(y)
         assert sum(y.repeat_interleave(y)[-y[-1] :]) == y[-1] ** 2
         import copy; copy.deepcopy(torch.tensor(1.0))
+        assert f"{x.sum():.2f}" == "1.00"
         optimizer.zero_grad()
 """
 
