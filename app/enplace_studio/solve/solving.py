@@ -504,7 +504,10 @@ def rival_text(project: OpenProject, entry: PlanEntry) -> str:
     held = [each for each in others if not why_stale(problem, each) and each.schedule.fits]
     best = min(held, key=rank, default=None)
     if best is not None and rank(best) < rank(entry):
-        return f"; “{best.name}” is better and holds too: {headline(best.plan, best.schedule)}"
+        shown = headline(best.plan, best.schedule)
+        if entry.schedule.fits and shown == headline(entry.plan, entry.schedule):
+            return ""  # nobody calls that better
+        return f"; “{best.name}” is better and holds too: {shown}"
     free = [each for each in others if each.origin is None and not each.is_expert]
     free = [each for each in free if _asks_less(each.schedule.problem, problem)]
     best = min(free, key=rank, default=None)

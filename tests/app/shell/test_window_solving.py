@@ -22,6 +22,7 @@ from enplace_studio.jobs.solver import Job, Method, Report
 from enplace_studio.model.constraints import describe, list_constraints
 from enplace_studio.model.open_project import start_project
 from enplace_studio.model.plan_facts import standing, why_stale
+from enplace_studio.solve import solving as solving_module
 from enplace_studio.solve.compare_dialog import CompareDialog
 from enplace_studio.solve.method_dialog import MethodDialog
 from problems import cluster_of, plan_of, profile_of
@@ -472,6 +473,13 @@ def test_a_plan_worse_than_the_users_own_is_listed_and_not_shown(window):
     assert window.document.plans[-1].plan is found
     assert window.document.current is own
     assert f"“{own.name}” is better and holds too: {ms(30)}" in window.toast.text
+
+
+def test_a_plan_that_shows_the_same_time_is_not_called_better(window, monkeypatch):
+    window.document.duplicate_plan(window.document.current)
+    copy = window.document.current
+    monkeypatch.setattr(solving_module, "rank", lambda entry: entry is copy)  # by a nanosecond
+    assert solving_module.rival_text(window.document.project, copy) == ""
 
 
 def test_a_plan_under_constraints_that_beats_those_without_is_said_to_hold_without(window):
