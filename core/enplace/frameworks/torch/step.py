@@ -183,10 +183,12 @@ class Timing:
     Attributes
     ----------
     step_times_us : tuple of float
-        Plain steps on the same shapes and with the same optimisers, without a recorder.
+        Plain steps with the same optimisers, without a recorder.
+    n_near : int
+        How many of these were on other shapes, but on batches of nearly the same size.
     n_unlike, n_others : int
-        How many plain steps were on other shapes, and how many had other optimisers or another
-        number of backward passes.
+        How many more were on other shapes, and how many had other optimisers or another number of
+        backward passes.
     call_us, call_kernels : mapping
         By the number of a call: its time, and on a GPU how many kernels it launched.
     call_extra_bytes : mapping
@@ -212,6 +214,7 @@ class Timing:
     gpu_bytes: int = 0
     unjoined_us: float = 0.0
     allocated_bytes: int = 0
+    n_near: int = 0
     n_unlike: int = 0
     n_others: int = 0
 

@@ -140,22 +140,35 @@ def _notes(step: Step, timing: Timing, scale: float) -> tuple[str, ...]:
         longer = sum(timing.call_us.values()) / timing.step_us
     if longer > _BUSY:
         notes.append(
-            "Ops took more than twice as long while they were recorded as the plain step, so other "
-            "programs used this machine meanwhile: their times are scaled to the plain step, but "
-            "not reliable. Profile again when it is idle, or with more steps."
+            "Ops took more than twice as long while they were recorded as the plain step, because "
+            "they are short, or other programs used this machine meanwhile: their times are scaled "
+            "to the plain step, but not reliable. Profile again when it is idle, or with more "
+            "steps."
         )
     elif longer > 1:
         notes.append(
             f"Ops took {percent(longer - 1)} longer while they were recorded, so their times are "
             f"scaled to the plain step."
         )
-    if timing.n_unlike or timing.n_others:
-        what = ["in what their modules are called with"] * bool(timing.n_unlike)
+    if timing.n_near or timing.n_unlike or timing.n_others:
+        what = ["in what their modules are called with"] * bool(timing.n_near or timing.n_unlike)
         what += ["in their optimisers or backward passes"] * bool(timing.n_others)
+        n_alike = len(timing.step_times_us) - timing.n_near
+        counted = [f"{count(n_alike, 'plain step')} like the recorded one"]
+        if timing.n_near:
+            counted = counted if n_alike else []
+            near = count(timing.n_near, "plain step")
+            counted.append(f"{near} on batches of nearly the recorded size")
         notes.append(
-            f"For times, {count(len(timing.step_times_us), 'plain step')} like the recorded one "
-            f"counted, and {count(timing.n_unlike + timing.n_others, 'other')} did not, because "
-            f"steps differ {listed(what)}."
+            f"For times, {listed(counted)} counted, and "
+            f"{count(timing.n_unlike + timing.n_others, 'other')} did not, because steps differ "
+            f"{listed(what)}."
+        )
+    if timing.step_us is None:
+        notes.append(
+            "No step without the recorder could be timed, so op times are not scaled, and include "
+            "what recording adds to each op. Profile again with more steps, and with batches of "
+            "one size, such as padded ones."
         )
     if not timing.gpu:
         notes.append(

@@ -5,14 +5,13 @@ Steps may differ in their optimisers, in their backward passes and in the shapes
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import NamedTuple
 
 from enplace.frameworks.torch.open.rounds import Kind
-from enplace.frameworks.torch.record.timing import Clock, Shapes
+from enplace.frameworks.torch.record.timing import Clock, Shapes, size_of
 from enplace.frameworks.torch.step import Step
 from enplace.text import joined
 
@@ -72,7 +71,7 @@ class UsualStep:
         more_of_kind = self._kinds[kind] - self._kinds[known_kind]
         more = self._batches[own.batch_shapes] - self._batches[old.batch_shapes]
         more *= abs(more) > 1
-        larger = _size_of(own.batch_shapes) - _size_of(old.batch_shapes)
+        larger = size_of(own.batch_shapes) - size_of(old.batch_shapes)
         shorter = len(old.ops) - len(own.ops)
         gain = (more_of_kind, is_kind, more, larger, shorter, is_batch)
         if gain <= (0, True, 0, 0, 0, False):
@@ -95,7 +94,7 @@ class UsualStep:
             return False
         n = max(self._batches.values())
         often = [shapes for shapes, times in self._batches.items() if times >= n - 1]
-        is_most = step.batch_shapes in often and step.batch_shapes == max(often, key=_size_of)
+        is_most = step.batch_shapes in often and step.batch_shapes == max(often, key=size_of)
         return is_most or 3 * n <= self._batches.total()
 
     def about(self, names: Mapping[int, str]) -> Iterator[str]:
@@ -130,8 +129,3 @@ class UsualStep:
         """Return how many steps there were of each kind with the same optimisers."""
         own = {*kind.numbers}
         return {each: n for each, n in self._kinds.items() if {*each.numbers} == own}
-
-
-def _size_of(shapes: Shapes) -> int:
-    """Return how many numbers a batch has."""
-    return sum(map(math.prod, shapes))

@@ -13,6 +13,7 @@ traces them; plain steps are timed by events on the GPU itself, without ever wai
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 import time
@@ -231,20 +232,42 @@ class GpuClock(Clock):
         return _timed(found, plain, warm_ups, shapes, kind)
 
 
+_FEW, _NEAR = 5, 0.1
+"""If fewer steps were on the shapes of the recorded one, so many on batches of nearly its size
+count with them: of up to such a share more or fewer numbers."""
+
+
 def _timed(
     found: Timing, plain: Sequence[_Plain], warm_ups: int, shapes: Shapes, kind: Hashable
 ) -> Timing:
-    """Add the plain steps of a kind on these shapes, or on any if the recorded step has none."""
+    """Add the plain steps of a kind on these shapes, or on any if the recorded step has none.
+
+    Where batches vary, few are as large as the recorded one, or none: those nearest to it count.
+    """
     own = [each for each in plain if each.kind == kind]
-    times_us = [each.took_us for each in own if each.shapes == shapes or not shapes]
+    alike = [each for each in own if each.shapes == shapes or not shapes]
+    counted, n_near = _without_first(alike, warm_ups), 0
+    if len(counted) < _FEW and len(alike) < len(own):
+        size = size_of(shapes)
+        others = [each for each in _without_first(own, warm_ups) if each.shapes != shapes]
+        others = [each for each in others if abs(size_of(each.shapes) - size) <= _NEAR * size]
+        others.sort(key=lambda each: abs(size_of(each.shapes) - size))
+        others = others[: _FEW - len(counted)]
+        counted, n_near = counted + others, len(others)
     return replace(
         found,
-        step_times_us=_without_first(times_us, warm_ups),
-        n_unlike=len(own) - len(times_us),
+        step_times_us=tuple(each.took_us for each in counted),
+        n_near=n_near,
+        n_unlike=len(own) - len(alike) - n_near,
         n_others=len(plain) - len(own),
     )
 
 
-def _without_first(times_us: list[float], warm_ups: int) -> tuple[float, ...]:
+def _without_first(steps: list[_Plain], warm_ups: int) -> list[_Plain]:
     """Leave out warm-ups, but keep the later half if a script has too few steps."""
-    return tuple(times_us[min(warm_ups, len(times_us) // 2) :])
+    return steps[min(warm_ups, len(steps) // 2) :]
+
+
+def size_of(shapes: Shapes) -> int:
+    """Return how many numbers a batch has."""
+    return sum(map(math.prod, shapes))

@@ -85,6 +85,14 @@ def test_steps_on_other_shapes_do_not_count():
     assert step_us(steps[:1]).step_us is None
 
 
+def test_steps_on_batches_of_nearly_the_same_size_count_if_few_are_on_the_same():
+    rows = (20, 31, 34, 33, 36, 30, 32, 30, 29, 28, 60)
+    found = step_us([(10 * n, 0, 0, ((n, 64),)) for n in rows], warm_ups=1)
+    assert (found.n_near, found.n_unlike) == (4, 6)
+    assert found.step_times_us == pytest.approx((320, 310, 330, 340, 300))
+    assert not step_us([(2000, 0, 0, SHAPES)] * 6 + [(10, 0, 0, ((31, 64),))]).n_near
+
+
 def test_steps_of_another_kind_do_not_count():
     machine = Machine()
     clock = CpuClock(lambda: machine.wall_us / 1e6, lambda: machine.computed_us / 1e6, dict)

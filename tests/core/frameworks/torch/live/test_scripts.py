@@ -23,7 +23,11 @@ from enplace.frameworks.roofline import GPUS  # noqa: E402
 from enplace.frameworks.source import source_of  # noqa: E402
 from enplace.frameworks.torch.device_map import device_map, find_blocks  # noqa: E402
 from enplace.frameworks.torch.measure.costs import MeasuredCosts  # noqa: E402
-from enplace.frameworks.torch.measure.measure import estimated_profile, replayed_peak_bytes  # noqa: E402
+from enplace.frameworks.torch.measure.measure import (  # noqa: E402
+    estimated_profile,
+    measured_profile,
+    replayed_peak_bytes,
+)
 from enplace.frameworks.torch.measure.profile import graph_of  # noqa: E402
 from enplace.frameworks.torch.open.fake import OF_FAKES, record_on_fake_tensors  # noqa: E402
 from enplace.frameworks.torch.open.scripts import OF_STEPS, LoadError, record_script  # noqa: E402
@@ -164,6 +168,19 @@ def test_a_batch_of_the_usual_size_is_recorded_and_timed(tmp_path, rows):
     assert found.step.batch_shapes == ((16, 32),)
     assert found.timing.step_times_us
     assert found.timing.n_unlike
+
+
+@pytest.mark.parametrize("rows", ["50 + step", "2 ** step"])
+def test_op_times_of_batches_that_vary_fit_a_plain_step_or_are_said_not_to(tmp_path, rows):
+    text = LOOP.replace("range(8):", f"range(12):\n    n = {rows}")
+    text = text.replace("randn(32,", "randn(n,").replace("10, (32,))", "10, (n,))")
+    found = record_script(script(tmp_path, text), 12, 0, ignore)
+    profile = measured_profile("model", found.step, found.timing, Measurement())
+    step_us = profile.measured.step_time_us
+    unscaled = [each for each in profile.measured.notes if "op times are not scaled" in each]
+    assert bool(unscaled) == (step_us is None) == (rows == "2 ** step")
+    if step_us is not None:
+        assert np.nansum(profile.time_us) <= 1.01 * step_us
 
 
 def test_a_script_that_ends_early_gives_the_steps_it_has(tmp_path):
