@@ -134,7 +134,7 @@ def why_failed(
     shown.stack = traceback.StackSummary.from_list(kept)
     print("".join(shown.format()), end="", file=sys.stderr)
     place = _innermost(source, frames)
-    if isinstance(error, ModuleNotFoundError):
+    if isinstance(error, ModuleNotFoundError) and " " not in str(error.name):  # or a sentence
         return f"{place}: it needs the module '{error.name}', which is not installed; install it"
     if refused := redirect.why_refused(error):
         return f"{place}: {refused}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -65,9 +66,16 @@ def _refuse(source: Source, module: str, by: str) -> None:
         )
 
 
+_MISSING = re.compile(r"\b(deepspeed|megatron)\b.*\bnot (?:installed|found)\b", re.I)
+"""How transformers and accelerate say so."""
+
+
 def why_missing(error: BaseException) -> str:
     """Say what to do if an error means that what divides a model is not installed; else nothing."""
-    name = what_divides(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    if not isinstance(error, ImportError):
+        return ""
+    said = _MISSING.search(str(error))
+    name = what_divides(said[1].lower() if said else error.name or "")
     if not name:
         return ""
     return f"it divides its model by {name}, and each process sees only its part; {_MEND}"

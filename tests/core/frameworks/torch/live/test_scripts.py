@@ -621,6 +621,7 @@ class Model"""
     assert [note for note in notes if "a formula fails, or gives NaN" in note]
 
 
+NOT_FOUND = "import importlib.metadata; raise importlib.metadata.PackageNotFoundError"
 PARALLEL = "from torch.distributed.tensor.parallel import parallelize_module as f; f"
 
 
@@ -629,6 +630,9 @@ PARALLEL = "from torch.distributed.tensor.parallel import parallelize_module as 
     [
         ("assert (torch.randn(2) > 1).any(), 'no data'", "no data; .* without --estimate"),
         ("import deepspeed", "line 2: it divides its model by DeepSpeed"),
+        ("raise ImportError('DeepSpeed is not installed => run')", "line 2: .* by DeepSpeed"),
+        (f"{NOT_FOUND}('The \"deepspeed>=0.9\" package was not found')", "line 2: .* by DeepSpeed"),
+        (f"{NOT_FOUND}('The \"peft\" package was not found')", "PackageNotFoundError: No package"),
         ("raise SystemExit('nan')", "until then, or profile .* without --estimate"),
         (f"{PARALLEL}(torch.nn.Linear(2, 2))", "line 2: .* divided by tensor parallelism"),
         ("raise KeyError('LOCAL_RANK')", "line 2: .* torchrun .* set RANK=0"),
