@@ -85,7 +85,7 @@ class Rounds:
     @property
     def all_optimizers(self) -> list[torch.optim.Optimizer]:
         """All optimisers, those that never made a step last."""
-        return [*self._numbers, *(each for each in self._idle if not _wraps_another(each))]
+        return [*self._numbers, *(each for each in self._idle if not _holds_another(each))]
 
     def without(self, kind: Kind) -> list[torch.optim.Optimizer]:
         """Return the optimisers that a kind of round lacks, without those that its own replaced."""
@@ -262,3 +262,8 @@ def _ids_of(optimizer: torch.optim.Optimizer) -> set[int]:
 def _wraps_another(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether an optimiser only calls another, as that of accelerate does."""
     return isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer)
+
+
+def _holds_another(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimiser has another, which may make its steps alone, as with SAM."""
+    return any(isinstance(each, torch.optim.Optimizer) for each in vars(optimizer).values())

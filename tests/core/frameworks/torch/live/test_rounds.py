@@ -115,6 +115,22 @@ def test_a_closure_runs_within_the_step_as_often_as_it_likes():
     assert seen.rounds == ["|", "a0", "a0", "a0"]
 
 
+def test_an_optimiser_that_another_holds_makes_the_steps_alone():
+    class Outer(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {})
+            self.base_optimizer = torch.optim.SGD(self.param_groups, 0.1)
+
+    with ExitStack() as stack:
+        (seen := Seen()).hook_optimizers(stack)
+        outer = Outer([torch.ones(1, requires_grad=True)])
+        for _ in range(3):
+            outer.base_optimizer.step()
+        assert not seen.awaits_another
+        assert seen.without(seen.kind) == []
+    assert seen.rounds == ["|", "a0", "a0"]
+
+
 def test_a_step_that_a_scaler_leaves_out_makes_a_round_of_another_kind():
     assert follow("dgdgd-dg-gdg")[2:] == ["ab2", "aab4", "abb4"]
 
