@@ -8,7 +8,7 @@ micro-batch of its first step, too, and on all of them at once, in which samples
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 
 from enplace.frameworks.torch.error_text import is_out_of_memory
 from enplace.frameworks.torch.open.following import without_dropout
+from enplace.frameworks.torch.pipelines.loss_check import Losses, Rows
 from enplace.frameworks.torch.pipelines.model_state import check_settled, state_of
 from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape, leaves_of, modes_now
 from enplace.frameworks.torch.run.kept import RandomNumbers
@@ -24,9 +25,6 @@ from enplace.text import percent
 
 Buffers = dict[str, tuple[torch.Tensor, torch.Tensor]]
 """By their names, the buffers of a model, and copies of what they held."""
-
-Rows = Mapping[int, torch.Tensor]
-"""Some rows of each part of a batch, by its number."""
 
 TOLERANCE, TOLERANCE_IN_16_BITS = 1e-3, 0.05
 """So much of what a model gives, in the mean, may be rounding."""
@@ -56,13 +54,20 @@ class ModelCall:
         self._random = RandomNumbers([device] if device.type == "cuda" else [])
         self._buffers = _buffers(model)
 
-    def check(self, tape: Tape, number: int) -> None:
-        """Compare what the model gives with what is on the tape.
+    def check(self, tape: Tape, loss: int, number: int) -> list[int]:
+        """Compare what the model gives with what is on the tape, and losses with their mean.
 
         Parameters
         ----------
+        loss : int
+            The number of the loss on the tape.
         number : int
             Of micro-batches.
+
+        Returns
+        -------
+        list of int
+            The numbers of all losses that are means over samples.
 
         Raises
         ------
@@ -73,7 +78,8 @@ class ModelCall:
         types = {dtype for call in tape.calls for _, dtype in call.shapes.values()}
         in_16_bits = types & {torch.float16, torch.bfloat16}
         tolerance = TOLERANCE_IN_16_BITS if in_16_bits else TOLERANCE
-        beside = self._beside(tape, number, number)
+        losses = Losses(tape, loss)
+        beside = self._beside(tape, losses, number, number, tolerance)
         state, buffers = state_of(self._model), _buffers(self._model)
         self._again(tape, _rows(tape, number, 0, 1))  # as before: what it keeps has settled
         check_settled(state, state_of(self._model))
@@ -97,22 +103,32 @@ class ModelCall:
                 f"mean over them does (by {percent(beside)}), and a micro-batch has others; run "
                 f"without a pipeline"
             )
+        losses.move_samples(number, self._random.again)
         torch.clear_autocast_cache()  # or else weights that are cast here have no gradients later
+        return losses.means()
 
-    def _beside(self, tape: Tape, number: int, together: int) -> float:
+    def _beside(
+        self, tape: Tape, losses: Losses, number: int, together: int, tolerance: float
+    ) -> float:
         """Return how much results of micro-batches differ if some are ``together`` in one call."""
         worst, rows = 0.0, len(next(iter(tape.batch.values()))) // number
         try:
             with without_dropout():
-                whole, drew = self._again(tape, _rows(tape, number, 0, together))
+                of_all = _rows(tape, number, 0, together)
+                whole, drew = self._again(tape, of_all)
+                each_alone = []
                 for part in range(0 if drew else together):
-                    alone, _ = self._again(tape, _rows(tape, number, part, part + 1))
+                    own = _rows(tape, number, part, part + 1)
+                    alone, _ = self._again(tape, own)
                     worst = max(worst, _from_whole(whole, alone, part, rows))
+                    each_alone.append((alone, own))
         except RuntimeError as error:
             if not is_out_of_memory(error) or together <= 2:
                 raise
-            return self._beside(tape, number, 2)
-        return worst  # none where each call draws other numbers
+            return self._beside(tape, losses, number, 2, tolerance)
+        if each_alone:  # none where each call draws other numbers
+            losses.compare((whole, of_all), each_alone, tolerance)
+        return worst
 
     def _again(self, tape: Tape, rows: Rows) -> tuple[Sequence[Any], bool]:
         """Return what the model gives for some rows, and whether it drew random numbers."""

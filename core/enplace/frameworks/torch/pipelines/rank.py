@@ -302,7 +302,7 @@ class Pipeline:
             self._waits_for_loss = False
             number = self._now.tape.loss(given[0])
             if self._now.cut is None:
-                self._check_call(self._now)
+                self._check_call(self._now, number)
                 self._make_stages(self._now, number)
             elif number != self._now.kept[0]:
                 raise PipelineRefusedError("a later step goes backward from another loss")
@@ -312,14 +312,14 @@ class Pipeline:
 
         return backward
 
-    def _check_call(self, staged: Staged) -> None:
-        """Compare the model with its tape."""
+    def _check_call(self, staged: Staged, loss: int) -> None:
+        """Compare the model with its tape, and the loss of the batch with those of its parts."""
         assert staged.call is not None
         assert self._state is not None
         self._depth += 1
         try:
             with self._state.called():
-                staged.call.check(staged.tape, staged.number)
+                staged.tape.parts_of_loss = staged.call.check(staged.tape, loss, staged.number)
         finally:
             self._depth -= 1
             staged.call = None

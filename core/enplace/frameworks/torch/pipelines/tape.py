@@ -275,6 +275,15 @@ class Call:
             known[self.changes] = args[0]
 
 
+def _call_again(
+    calls: Sequence[Call], known: dict[int, torch.Tensor], rows: Mapping[int, torch.Tensor]
+) -> None:
+    """Make calls again, without gradients; adds what they make to ``known``."""
+    for call in calls:
+        with replace(call.modes, has_gradients=False).again():
+            call.again(known, rows)
+
+
 def found_for(value: Any, known: Mapping[int, Any], batch: Mapping[int, Any]) -> Any:
     """Return the tensor that a value stands for; others as they are."""
     if isinstance(value, Made):
@@ -394,11 +403,38 @@ class Tape(TorchFunctionMode):
         None stands for what it did not make.
         """
         known: dict[int, torch.Tensor] = {}
-        for call in self.calls[: self._n_forward]:
-            with replace(call.modes, has_gradients=False).again():
-                call.again(known, rows)
-        numbers = [self._of_out.get(id(each), -1) for each in leaves_of(self._out)]
-        return [known.get(number) for number in numbers]
+        _call_again(self.calls[: self._n_forward], known, rows)
+        return [known.get(number) for number in self._given]
+
+    def calls_for(self, numbers: Sequence[int], *, after_model: bool = False) -> list[Call]:
+        """Return the calls that some numbers need, in order; only those after the model's."""
+        needed, found = {*numbers}, []
+        for call in reversed(self.calls[self._n_forward if after_model else 0 :]):
+            if not needed.isdisjoint(call.numbers):
+                needed.update(each.number for each in call.sources if isinstance(each, Made))
+                found.append(call)
+        return found[::-1]
+
+    def known_again(
+        self, numbers: Sequence[int], rows: Mapping[int, torch.Tensor], out: Sequence[Any] | None
+    ) -> dict[int, torch.Tensor]:
+        """Return what a step would make of other rows, without gradients, by its numbers.
+
+        Parameters
+        ----------
+        numbers : sequence of int
+            What to make, at least.
+        out : sequence, optional
+            What the model gave for these rows; without it, the tape is called.
+        """
+        known = {} if out is None else dict(zip(self._given, out, strict=True))
+        _call_again(self.calls_for(numbers, after_model=out is not None), known, rows)
+        return known
+
+    @property
+    def _given(self) -> list[int]:
+        """The numbers of what the model gave; -1 stands for what it did not make."""
+        return [self._of_out.get(id(each), -1) for each in leaves_of(self._out)]
 
     def _others(self, number_of: Mapping[int, int]) -> tuple[Any, dict[int, int]]:
         """Return what the model gave as other tensors, without what made them; their numbers."""

@@ -276,9 +276,57 @@ def checked(act):
     """Record a model that does something between two layers, and check what is on the tape."""
     model, (x, y) = Kept(act), batch()
     call = ModelCall(model, model, (x,), {}, torch.device("cpu"))
-    tape, _ = taped(model, x, y)
-    call.check(tape, 2)
+    tape, loss = taped(model, x, y)
+    call.check(tape, loss, 2)
     return model
+
+
+def root(out, y):
+    return torch.sqrt(loss_of(out, y))
+
+
+def focal(out, y):
+    return (1 - torch.exp(-loss_of(out, y))) ** 2 * loss_of(out, y)
+
+
+def contrast(out, y):
+    texts = nn.functional.normalize(out.flatten(1), dim=1)
+    return nn.functional.cross_entropy(texts @ texts.detach().T, torch.arange(len(texts)))
+
+
+def spread(out, y):
+    rows = out.flatten(1)
+    return loss_of(out, y) + 1e-4 * torch.einsum("id,ie->de", rows, rows).pow(2).mean()
+
+
+def added(out, y):
+    return loss_of(out, y) + torch.dot(out.flatten(), out.flatten()) / 100
+
+
+@pytest.mark.parametrize("loss", [root, focal, contrast, spread, added])
+def test_a_loss_that_is_no_mean_over_samples_is_refused(loss):
+    model, (x, y) = Tied(), batch()
+    call = ModelCall(model, model, (x,), {}, torch.device("cpu"))
+    with pytest.raises(
+        PipelineRefusedError, match=r"mean over samples|depend on the other samples"
+    ):
+        call.check(*taped(model, x, y, loss=loss), 2)
+
+
+def test_what_is_no_mean_over_samples_is_unknown_after_the_step_and_the_loss_is_known():
+    model, (x, y), seen = Tied(), batch(), []
+    call = ModelCall(model, model, (x,), {}, torch.device("cpu"))
+
+    def loss(out, y):
+        own, weights = loss_of(out, y), model.one.weight.abs().sum()
+        seen.extend([own, weights, own.exp()])
+        return own + 1e-3 * weights
+
+    tape, number = taped(model, x, y, loss=loss)
+    number_of = {id(tensor): number for number, tensor in tape.shown.values()}
+    means = call.check(tape, number, 2)
+    assert means[0] == number
+    assert [number_of[id(each)] in means for each in seen] == [True, True, False]
 
 
 def count_calls(model, h):
