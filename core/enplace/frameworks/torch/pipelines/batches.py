@@ -6,15 +6,11 @@ import zlib
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
-from enplace.frameworks.torch.pipelines.joining import connected
+from enplace.frameworks.torch.pipelines.meeting import MOST_SEEN, TRAINS, meet
 from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError
 from enplace.frameworks.torch.record.storages import tensors_in
-
-MOST_TENSORS = 16
-"""So many tensors of a batch are compared with those of other processes."""
 
 
 def shape_of(batch: Any) -> Any:
@@ -52,16 +48,9 @@ def check_same_batch(shape: Any, batch: Any, device: torch.device) -> None:
     PipelineRefusedError
         In all of them.
     """
-    briefs = map(_brief_of, tensors_in(batch)[:MOST_TENSORS])
+    briefs = map(_brief_of, tensors_in(batch)[: MOST_SEEN - 1])
     seen = [float(zlib.crc32(repr(shape).encode())), *briefs]
-    seen += [0.0] * (MOST_TENSORS + 1 - len(seen))
-    own = torch.tensor(seen, dtype=torch.float64, device=device)
-    first = own.clone()
-    with connected():
-        dist.broadcast(first, 0)
-        differs = (own != first).any().to(torch.float64)
-        dist.all_reduce(differs, op=dist.ReduceOp.MAX)
-    if differs:
+    if not meet(TRAINS, device, seen):
         raise PipelineRefusedError(
             "the processes have different batches, and in a pipeline all have the same; leave "
             "out DistributedSampler, and seed what draws the batches"

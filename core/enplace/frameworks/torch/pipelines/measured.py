@@ -81,7 +81,8 @@ class Measured(Follower):
 
     def _values(self) -> dict[str, NDArray[Any]]:
         """Return the parameters that this process updates, by their names."""
-        return {name: as_array(each) for name, each in self.pipeline.weights.named.items()}
+        with self.pipeline.weights.watch.off():
+            return {name: as_array(each) for name, each in self.pipeline.weights.named.items()}
 
     def _keep_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         for name, each in self.pipeline.weights.named.items():

@@ -135,7 +135,8 @@ class Pipeline:
         self._wanted = wanted
         self.member = join(problem, plan, agreed + str(wanted).encode())
         self._device = self.member.device
-        self.weights, self.times = Weights(self.member), StageTimes(self._device)
+        self.weights = Weights(self.member, lambda: self._waits_for_loss)
+        self.times = StageTimes(self._device)
         self.model: torch.nn.Module | None = None
         self.others: dict[int, torch.nn.Module] = {}
         self.cut: Cut | None = None
@@ -163,6 +164,8 @@ class Pipeline:
             ):
                 stack.enter_context(patch.object(owner, name, new(getattr(owner, name))))
             stack.callback(hooks.register_optimizer_step_pre_hook(self._begin_update).remove)
+            stack.callback(hooks.register_optimizer_step_post_hook(self._end_update).remove)
+            stack.callback(self.weights.watch.turn, on=False)
             yield
 
     def stay(self) -> None:
@@ -200,14 +203,16 @@ class Pipeline:
                     return usual(module, *args, **kwargs)
                 if not (torch.is_grad_enabled() and own.training):
                     self.weights.refresh()
-                    with nullcontext() if self._state is None else self._state.called():
+                    known = nullcontext() if self._state is None else self._state.called()
+                    with self.weights.watch.off(), known:
                         return usual(module, *args, **kwargs)
                 if type(module).__name__ in _OF_REPLICAS:
                     raise PipelineRefusedError(
                         f"the script wraps its model in {type(module).__name__}, for replicas of "
                         f"it, and here each process is a stage; leave the wrapper out"
                     )
-                return self._begin_step(own, partial(usual, own), args, kwargs)
+                with self.weights.watch.off():
+                    return self._begin_step(own, partial(usual, own), args, kwargs)
             finally:
                 self._depth -= 1
 
@@ -300,14 +305,16 @@ class Pipeline:
                 )
             assert self._now is not None
             self._waits_for_loss = False
-            number = self._now.tape.loss(given[0])
-            if self._now.cut is None:
-                self._check_call(self._now, number)
-                self._make_stages(self._now, number)
-            elif number != self._now.kept[0]:
-                raise PipelineRefusedError("a later step goes backward from another loss")
-            self._show(self._now, self._step(self._now))
-            self.told(given[0])
+            with self.weights.watch.off():
+                number = self._now.tape.loss(given[0])
+                if self._now.cut is None:
+                    self._check_call(self._now, number)
+                    self._make_stages(self._now, number)
+                elif number != self._now.kept[0]:
+                    raise PipelineRefusedError("a later step goes backward from another loss")
+                self._show(self._now, self._step(self._now))
+                self.told(given[0])
+            self.weights.watch.turn(on=True)
             return None
 
         return backward
@@ -472,7 +479,6 @@ class Pipeline:
                 "it is no mean over samples; give all samples as many, or let it count all"
             )
         self.times.end_step()
-        self.weights.is_outdated = True
         return values[: len(staged.kept)]
 
     @contextmanager
@@ -491,6 +497,12 @@ class Pipeline:
                 f"{type(optimizer).__name__} gets a closure, which goes backward within its step; "
                 f"use an optimiser without one"
             )
+        self.weights.watch.turn(on=False)
+
+    def _end_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self.cut is not None:
+            self.weights.watch.turn(on=True)
+            self.weights.updated(optimizer)
 
     def count_modules(self) -> tuple[int, int]:
         """Count the modules of this stage with a planned device, and those with this one."""

@@ -40,7 +40,7 @@ from enplace.frameworks.torch.pipelines.masks import masks_for_padding
 from enplace.frameworks.torch.pipelines.one_call import as_one_call
 from enplace.frameworks.torch.pipelines.samples import mixes, pools, samples_in
 
-_IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__i(?!nt__|ndex__|nvert__)\w+__|__setitem__")
+IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__i(?!nt__|ndex__|nvert__)\w+__|__setitem__")
 _GIVES_NO_TENSOR = ("__set__", "backward", "requires_grad_", "retain_grad", "register_hook")
 _READS = ("item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__",
           "__complex__", "__contains__", "__format__", "__repr__", "equal", "allclose",
@@ -575,7 +575,7 @@ class Tape(TorchFunctionMode):
                 f"{_line()}: the model takes the memory of a tensor, by '{name.strip('_')}', past "
                 f"the calls that a pipeline can repeat; use functions of PyTorch"
             )
-        changed = args[0] if _IN_PLACE.fullmatch(name) and args and _is_tensor(args[0]) else None
+        changed = args[0] if IN_PLACE.fullmatch(name) and args and _is_tensor(args[0]) else None
         leaves = tree_leaves((args, kwargs))
         before = {id(each): _version(each) for each in leaves if _is_tensor(each)}
         out = func(*args, **kwargs)

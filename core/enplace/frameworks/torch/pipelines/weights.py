@@ -8,7 +8,7 @@ processes get the weights of all stages.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -16,8 +16,10 @@ import torch
 import torch.distributed as dist
 
 from enplace.frameworks.torch.pipelines.joining import Member, connected
+from enplace.frameworks.torch.pipelines.meeting import READS, SAVES, meet
 from enplace.frameworks.torch.pipelines.stages import Cut, StageModule, kept_by
 from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError
+from enplace.frameworks.torch.pipelines.watched import Watch
 
 
 class Weights:
@@ -27,16 +29,22 @@ class Weights:
     ----------
     own : dict of int to Parameter
         By ``id``, those that this process updates.
-    is_outdated : bool
-        Whether other processes have updated theirs since all had the same.
+    watch : Watch
+        Sees where the script reads and writes them.
+
+    Parameters
+    ----------
+    is_in_step : callable
+        Whether the script has called its model, and not gone backward yet.
     """
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Member, is_in_step: Callable[[], bool]) -> None:
         self._member = member
         self._model: torch.nn.Module | None = None
         self._name_of: Mapping[int, str] = {}
         self.own: dict[int, torch.nn.Parameter] = {}
-        self.is_outdated = False
+        self.watch = Watch(self.refresh, self._wrote, is_in_step)
+        self._outdated: set[int] = set()
         self._shared: dict[int, tuple[torch.nn.Parameter, tuple[int, ...]]] = {}
         self._groups: dict[tuple[int, ...], Any] = {}
         self._owner: dict[int, int] = {}
@@ -49,7 +57,9 @@ class Weights:
     def begin(self, model: torch.nn.Module) -> None:
         """Take the weights of the first process for a model."""
         self._name_of = {id(each): name for name, each in model.named_parameters()}
-        self._model, self.is_outdated = model, True
+        self._model = model
+        self.watch.follow(model.parameters())
+        self._outdated.update(map(id, self._all))
         self.refresh()
 
     def divide(self, cut: Cut, modules: Sequence[StageModule]) -> None:
@@ -78,8 +88,7 @@ class Weights:
         self._owner = {**owner, **self._owner}
         self.own.update({id(each): each for module in modules for each in module.own})
         for parameter, ranks in cut.shared:
-            if parameter.requires_grad:
-                self._shared[id(parameter)] = parameter, ranks
+            self._shared[id(parameter)] = parameter, ranks
             if ranks not in self._groups:
                 self._groups[ranks] = dist.new_group([*ranks])  # all processes make all groups
 
@@ -106,7 +115,7 @@ class Weights:
     def exchange(self, before: Mapping[int, torch.Tensor]) -> None:
         """Add up the gradients of parameters that several stages read, and those before."""
         for key, (parameter, ranks) in self._shared.items():
-            if self._member.rank not in ranks:
+            if self._member.rank not in ranks or not parameter.requires_grad:
                 continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -152,19 +161,39 @@ class Weights:
 
     # What is saved or evaluated
 
+    @property
+    def _all(self) -> list[torch.Tensor]:
+        """All parameters and buffers of the model."""
+        return [] if self._model is None else [*self._model.parameters(), *self._model.buffers()]
+
+    def updated(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note that each process has updated its own, if an optimiser has any of these."""
+        given = (p for group in optimizer.param_groups for p in group["params"])
+        if any(id(p) in self._owner for p in given):
+            self._outdated.update(map(id, self._all))
+
+    def _wrote(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Note that the script has written some, perhaps only where it has their gradients."""
+        self._outdated.update(map(id, parameters))
+
     def refresh(self) -> None:
-        """Give all processes the weights of all stages, if there was a step since."""
-        if not self.is_outdated or self._model is None:
+        """Give all processes the weights of all stages, if some were written since."""
+        if not self._outdated:
             return
-        self.is_outdated = False
-        with connected():
-            for tensor in (*self._model.parameters(), *self._model.buffers()):
-                dist.broadcast(tensor.detach(), self._owner.get(id(tensor), 0))
+        meet(READS, self._member.device)
+        with self.watch.off(), connected():
+            flags = [id(tensor) in self._outdated for tensor in self._all]
+            outdated = torch.tensor(flags, dtype=torch.uint8, device=self._member.device)
+            dist.all_reduce(outdated, op=dist.ReduceOp.MAX)
+            self._outdated.clear()
+            for tensor, is_outdated in zip(self._all, outdated.tolist(), strict=True):
+                if is_outdated:
+                    dist.broadcast(tensor.detach(), self._owner.get(id(tensor), 0))
 
     def _saved(self, usual: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(usual)
         def state_dict(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if self.is_outdated and any(id(p) in self._owner for p in module.parameters()):
+            if self._outdated and any(id(p) in self._owner for p in module.parameters()):
                 self.refresh()
             return usual(module, *args, **kwargs)
 
@@ -183,6 +212,7 @@ class Weights:
                 if self._owner.get(id(p)) == self._member.rank and p in optimizer.state
             }
             found: list[Mapping[int, Any]] = [{} for _ in self._member.order]
+            meet(SAVES, self._member.device)
             with connected():
                 dist.all_gather_object(found, own)
             theirs = {

@@ -30,6 +30,7 @@ pytestmark = [
 
 SCRIPT = """
 import sys
+import copy, io
 import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
@@ -59,13 +60,21 @@ def loss_of(out, y):
 def total(tensors):
     return sum(each.double().abs().sum().item() for each in tensors)
 
+def saved(model):
+    file = io.BytesIO()
+    torch.save(model, file)
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+
 model = Model()
+begin = [each.detach().clone() for each in model.parameters()]
+reads = [saved, copy.deepcopy, lambda model: model]
 optimizer = torch.optim.AdamW(model.parameters(), 0.01)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 12)
 data = torch.utils.data.TensorDataset(*torch.randint(0, 16, (2, 21, 5)))
 for epoch in range(2):
     model.train()
-    for x, y in torch.utils.data.DataLoader(data, batch_size=8, shuffle=True):  # 8, 8 and 5
+    batches = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)  # 8, 8 and 5
+    for read, (x, y) in zip(reads, batches):
         for part in range(2):  # gradients add up
             with torch.autocast("cpu", torch.bfloat16, enabled=epoch == 1):
                 loss = loss_of(model(x), y)
@@ -75,14 +84,15 @@ for epoch in range(2):
         norm = clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
         scheduler.step()
-        print(loss.item(), norm.item())
+        now = [] if epoch else [each.data for each in read(model).parameters()]
+        print(loss.item(), norm.item(), total(a - b for a, b in zip(now, begin)))
     model.eval()
     with torch.no_grad():
         out = model(data.tensors[0])
         right = (out.argmax(-1) == data.tensors[1]).sum()
-        print(loss_of(out, data.tensors[1]).item(), right.item())
+        print(loss_of(out, data.tensors[1]).item(), right.item(), 0)
 states = optimizer.state_dict()["state"].values()
-print(total(model.state_dict().values()), total(each["exp_avg"] for each in states))
+print(total(model.state_dict().values()), total(each["exp_avg"] for each in states), 0)
 """
 
 LONG_S = 300
@@ -246,6 +256,8 @@ refused(lambda: other(x.float()).sum().backward())
 out = model(x)
 loss = loss_of(out, y)
 loss.backward()
+optimizer.step()
+refused(lambda: model(x) if os.environ["RANK"] == "1" else copy.deepcopy(model))
 refused(lambda: (out.argmax(-1) == y).sum())
 refused(loss.backward)
 refused(lambda: copy.deepcopy(model).eval()(x))
@@ -261,6 +273,7 @@ os._exit(0)
 """
 WHY = (
     "PlanError the plan was made for another model than Linear",
+    "PipelineRefusedError one process trains its model where another reads its weights",
     "PipelineRefusedError the script uses what its model gave after loss.backward()",
     "PipelineRefusedError the script goes backward twice from one call of its model",
     "PipelineRefusedError the script calls a copy of its model",

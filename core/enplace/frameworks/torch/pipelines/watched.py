@@ -1,0 +1,193 @@
+"""See where a script reads or writes weights between the steps of a pipeline.
+
+While they are watched, parameters have a class that tells of both; else they have their own, so
+that nothing pays for it in steps, evaluation and optimisers. What shares memory with a parameter,
+as ``parameter.data`` does, is watched like it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from enplace.frameworks.torch.pipelines.tape import IN_PLACE
+
+_SHARING = ("data", "detach", "__getitem__")
+"""What gives a tensor that may share the memory of another; other views are read at once."""
+_VIEWS = ("T", "mT", "H", "mH", "real", "imag", "")
+"""Attributes that are values; Python's own properties have no name."""
+_ABOUT = {"size", "stride", "dim", "ndimension", "numel", "nelement", "element_size", "__len__",
+          "storage_offset", "get_device", "retain_grad", "requires_grad_", "share_memory_",
+          "register_hook", "register_post_accumulate_grad_hook", "backward", "_is_view",
+          "_has_compatible_shallow_copy_type"}  # fmt: skip
+"""What says something of a tensor other than its values, or changes that."""
+
+
+class Watch:
+    """Tells where parameters are read or written while it is on.
+
+    Parameters
+    ----------
+    read : callable
+        Called before values are read.
+    wrote : callable
+        Called with the parameters that were written.
+    is_in_step : callable
+        Whether what has a gradient is a part of the loss now, which each stage makes itself.
+
+    Attributes
+    ----------
+    is_on : bool
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], None],
+        wrote: Callable[[Iterable[torch.Tensor]], None],
+        is_in_step: Callable[[], bool],
+    ) -> None:
+        self._read, self._wrote, self._is_in_step = read, wrote, is_in_step
+        self._kinds: dict[type, type] = {}
+        self._part: type = type("Tensor", (_Watched, _Bare), {"watch": self})
+        self._parameters: list[tuple[torch.nn.Parameter, type, type]] = []
+        self.is_on = False
+
+    def follow(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Take the parameters to watch."""
+        for each in parameters:
+            own = type(each)
+            if own not in self._kinds:
+                about = {"watch": self, "plain": own}
+                self._kinds[own] = type(own.__name__, (_Watched, own), about)
+            self._parameters.append((each, own, self._kinds[own]))
+
+    def turn(self, on: bool) -> None:
+        """Turn it on or off."""
+        if on != self.is_on:
+            self.is_on = on
+            for each, own, watched in self._parameters:
+                each.__class__ = watched if on else own
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Watch nothing within the block."""
+        was = self.is_on
+        self.turn(on=False)
+        try:
+            yield
+        finally:
+            self.turn(was)
+
+    def called(
+        self, usual: Callable[..., Any], func: Any, types: Any, args: Any, kwargs: Any
+    ) -> Any:
+        """Call a function of PyTorch with watched tensors."""
+        if not self.is_on:
+            return usual(func, types, args, kwargs)
+        name = func.__name__
+        if name in ("__get__", "__set__", "__delete__"):
+            name = getattr(func.__self__, "__name__", "")
+            if name == "data" and func.__name__ == "__set__":
+                return self._changed(usual, func, types, args, kwargs)
+            if name != "data" and (func.__name__ != "__get__" or name not in _VIEWS):
+                return usual(func, types, args, kwargs)
+        if name in _ABOUT or (name.startswith("is_") and name != "is_nonzero"):
+            return usual(func, types, args, kwargs)
+        if IN_PLACE.fullmatch(name) or kwargs.get("out") is not None:
+            return self._changed(usual, func, types, args, kwargs)
+        if name in _SHARING or (self._is_in_step() and torch.is_grad_enabled()):
+            out = usual(func, types, args, kwargs)
+            if isinstance(out, torch.Tensor):
+                if name not in _SHARING and out.requires_grad:
+                    return out
+                if name in _SHARING and _memory(out) == _memory(args[0]):
+                    out.__class__ = self._part
+                    out.whole = _whole(args[0])
+                    return out
+        self._read()
+        return usual(func, types, args, kwargs)
+
+    def read(self) -> None:
+        """Note that values are read."""
+        if self.is_on:
+            self._read()
+
+    def _changed(
+        self, usual: Callable[..., Any], func: Any, types: Any, args: Any, kwargs: Mapping[str, Any]
+    ) -> Any:
+        given = (*args, *kwargs.values())
+        out = kwargs.get("out")
+        changed = tree_leaves(given[0] if out is None else out)
+        others = [each for each in tree_leaves(given) if not any(each is one for one in changed)]
+        if any(isinstance(each, _Watched) for each in others):
+            self._read()
+        out = usual(func, types, args, kwargs)
+        self._wrote(_whole(each) for each in changed if isinstance(each, _Watched))
+        return out
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the parameter that a watched tensor is or shares memory with."""
+    return getattr(tensor, "whole", tensor)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    with torch._C.DisableTorchFunctionSubclass():
+        return int(tensor.untyped_storage().data_ptr())
+
+
+class _Bare(torch.Tensor):
+    """A tensor, of which functions of PyTorch make usual ones."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+class _Watched:
+    """A tensor whose values are told of when they are read."""
+
+    watch: ClassVar[Watch]
+    plain: ClassVar[type] = torch.Tensor
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        usual = super().__torch_function__  # type: ignore[misc]
+        return cls.watch.called(usual, func, types, args, kwargs or {})
+
+    @property  # it is asked for so often that to tell of it would take time
+    def grad(self) -> torch.Tensor | None:
+        with torch._C.DisableTorchFunctionSubclass():
+            found: torch.Tensor | None = torch.Tensor.grad.__get__(self)
+            return found
+
+    @grad.setter
+    def grad(self, value: torch.Tensor | None) -> None:
+        with torch._C.DisableTorchFunctionSubclass():
+            torch.Tensor.grad.__set__(self, value)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self.watch.read()
+        with self._as_usual():
+            return self.__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        self.watch.read()
+        with self._as_usual():
+            return self.__deepcopy__(memo)
+
+    @contextmanager
+    def _as_usual(self) -> Iterator[None]:
+        """Be a usual tensor within the block, for copies of it."""
+        watched, whole = type(self), vars(self).pop("whole", None)
+        self.__class__ = self.plain
+        try:
+            yield
+        finally:
+            self.__class__ = watched
+            if whole is not None:
+                self.whole = whole

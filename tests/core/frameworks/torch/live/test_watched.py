@@ -1,0 +1,143 @@
+"""Where weights are read between the steps of a pipeline; `make test-torch` runs them."""
+
+import copy
+import io
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn.utils import (  # noqa: E402
+    clip_grad_norm_,
+    parameters_to_vector,
+    vector_to_parameters,
+)
+
+from enplace.frameworks.torch.pipelines.watched import Watch  # noqa: E402
+
+
+class Watched:
+    """A model, of which ``fresh`` tells when its weights were read and ``written`` which were."""
+
+    def __init__(self):
+        self.model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2, bias=False))
+        for each in self.model.parameters():
+            each.grad = torch.ones_like(each)
+        self.n_reads, self.written, self.is_in_step = 0, set(), False
+        self.watch = Watch(self._read, self._wrote, lambda: self.is_in_step)
+        self.watch.follow(self.model.parameters())
+        self.watch.turn(on=True)
+
+    def _read(self):
+        """Be what other processes do: set the weights, unseen."""
+        self.n_reads += 1
+        with torch.no_grad(), self.watch.off():
+            for each in self.model.parameters():
+                each.fill_(7)
+
+    def _wrote(self, parameters):
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        self.written |= {names[id(each)] for each in parameters}
+
+
+def pickled(value):
+    file = io.BytesIO()
+    torch.save(value, file)
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+
+
+def averaged(model):
+    average = torch.optim.swa_utils.AveragedModel(model)
+    average.update_parameters(model)
+    return average.module
+
+
+READS = [
+    pickled,
+    copy.deepcopy,
+    averaged,
+    lambda model: pickled(dict(model.named_parameters())),
+    lambda model: pickled({name: p.data for name, p in model.named_parameters()}),
+    lambda model: copy.deepcopy([p.detach() for p in model.parameters()]),
+    lambda model: [p.detach().numpy().copy() for p in model.parameters()],
+    lambda model: np.array(model[0].weight.tolist()),
+    lambda model: parameters_to_vector(model.parameters()),
+    lambda model: [p.norm() / p.numel() ** 0.5 for p in model.parameters()],
+    lambda model: list(torch._foreach_norm(list(model.parameters()), float("inf"))),
+    lambda model: model[1].weight[0].data[1:].clone(),
+    lambda model: torch.zeros(3, 3).copy_(model[0].weight.detach()),
+    lambda model: model[0].weight.max().item(),
+]
+
+
+def values(made):
+    if isinstance(made, nn.Module):
+        return [p.detach().numpy() for p in made.parameters()]
+    if isinstance(made, dict | list):
+        each = made.values() if isinstance(made, dict) else made
+        return [np.asarray(one.detach() if torch.is_tensor(one) else one) for one in each]
+    return [np.asarray(made.detach() if torch.is_tensor(made) else made)]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_whatever_reads_a_weight_gets_what_it_is_by_then(read):
+    watched = Watched()
+    made = read(watched.model)
+    assert watched.n_reads
+    for each in values(made):
+        assert np.allclose(each, 7)
+    parts = [*made.parameters()] if isinstance(made, nn.Module) else [made]
+    assert not [each for each in parts if type(each).__module__.startswith("enplace")]
+    assert not watched.written
+
+
+def test_what_is_said_about_weights_reads_none():
+    watched = Watched()
+    model = watched.model
+    sum(p.numel() for p in model.parameters() if p.requires_grad and p.dim() > 1)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.zero_grad()
+    assert isinstance(model[0].weight, nn.Parameter)
+    assert [*model[0].weight.detach()[0].shape] == [3]
+    with watched.watch.off():
+        optimizer.step()
+        model(torch.ones(3))
+    assert not watched.n_reads
+    assert not watched.written
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("write", "n_reads", "written"),
+    [
+        (lambda model: model[0].weight.clamp_(-1, 1), 0, ["0.weight"]),
+        (lambda model: model[0].weight.data.mul_(2), 0, ["0.weight"]),
+        (lambda model: model[0].weight.data[0].zero_(), 0, ["0.weight"]),
+        (lambda model: model[0].weight.__setitem__(0, 0.0), 0, ["0.weight"]),
+        (lambda model: setattr(model[1].weight, "data", torch.ones(2, 3)), 0, ["1.weight"]),
+        (lambda model: nn.init.zeros_(model[0].bias), 0, ["0.bias"]),
+        (lambda model: model[0].bias.sub_(model[0].bias.grad), 0, ["0.bias"]),
+        (lambda model: model[0].bias.copy_(model[0].weight[0].data), 1, ["0.bias"]),
+        (lambda model: model[0].bias.div_(model[0].bias.norm()), 1, ["0.bias"]),
+        (lambda model: vector_to_parameters(torch.ones(18), model.parameters()), 3, None),
+        (lambda model: model.load_state_dict(nn.Sequential(*model).state_dict()), 3, None),
+    ],
+)
+def test_what_is_written_into_weights_is_told(write, n_reads, written):
+    watched = Watched()
+    write(watched.model)
+    names = [name for name, _ in watched.model.named_parameters()]
+    assert watched.written == set(names if written is None else written)
+    assert bool(watched.n_reads) == bool(n_reads)
+
+
+def test_what_a_loss_makes_of_weights_is_the_stages_own():
+    watched = Watched()
+    watched.is_in_step = True
+    penalty = sum(p.pow(2).sum() for p in watched.model.parameters())
+    assert penalty.requires_grad
+    assert not watched.n_reads
+    assert watched.model[0].weight.detach().max().item() == 7
