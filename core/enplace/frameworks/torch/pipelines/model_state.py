@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError
+from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, gradient_hook
 
 State = dict[str, dict[str, Any]]
 """Of each module, by its path, what its attributes are; of tensors and modules, which they are."""
@@ -67,6 +67,7 @@ class KnownState:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model, self._known = model, state_of(model)
+        _check_gradient_hooks(model)
 
     @contextmanager
     def called(self) -> Iterator[None]:
@@ -82,7 +83,7 @@ class KnownState:
                     known[name] = new
 
     def check(self) -> None:
-        """Refuse another state.
+        """Refuse another state, and hooks on gradients.
 
         Raises
         ------
@@ -95,6 +96,16 @@ class KnownState:
                 f"repeats what the model did then; leave it as it was, run without a pipeline, or "
                 f"hold a number that changes in a buffer, and fill that"
             )
+        _check_gradient_hooks(self._model)
+
+
+def _check_gradient_hooks(model: torch.nn.Module) -> None:
+    for path, module in model.named_modules():
+        if module._backward_hooks or module._backward_pre_hooks:
+            raise gradient_hook(where(path))
+    for name, each in model.named_parameters():
+        if each._backward_hooks or each._post_accumulate_grad_hooks:
+            raise gradient_hook(f"'{name}'")
 
 
 def _changed(path: str, name: str) -> str:

@@ -69,6 +69,15 @@ class PipelineRefusedError(PlanError):
     """A step cannot run as a pipeline; the line says why."""
 
 
+def gradient_hook(what: str) -> PipelineRefusedError:
+    """Refuse a hook on the gradient of something."""
+    return PipelineRefusedError(
+        f"{what} has a hook on its gradient, which would run once for each micro-batch, and only "
+        f"in the process of its stage; change gradients after loss.backward(), where each process "
+        f"has those of its stage, or run without a pipeline"
+    )
+
+
 @dataclass(frozen=True)
 class Made:
     """A tensor that an earlier call made."""
@@ -563,6 +572,8 @@ class Tape(TorchFunctionMode):
                 f"'{self._paths[-1] if self._paths else name}' normalises over the whole batch, "
                 f"and a micro-batch has other statistics; run this model without a pipeline"
             )
+        if name == "register_hook":
+            raise gradient_hook(f"{_line()}: a tensor")
         sources = self._sources((args, kwargs))
         is_shown = not self._in_model and name in _READS
         if is_shown and _has_any(sources, Made | Batch):

@@ -244,6 +244,7 @@ def test_a_model_that_goes_by_values_is_refused_where_they_differ(act, why):
         (lambda h, x: h * x.untyped_storage()[0], "takes the memory of a tensor, by 'untyped_st"),
         (lambda h, x: h * np.from_dlpack(x).max(), "takes the memory of a tensor, by 'dlpack'"),
         (lambda h, x: torch.jit.script(nn.Linear(8, 8))(h) * 2, "it made by other calls"),
+        (lambda h, x: h.register_hook(torch.sign), "tensor has a hook on its gradient"),
     ],
 )
 def test_what_goes_past_the_calls_of_pytorch_is_refused(act, why):
@@ -389,6 +390,15 @@ def test_a_model_whose_tape_is_like_it_draws_as_before_after_the_check(act):
         (lambda model: setattr(model, "two", nn.Linear(8, 8)), "'two' is another module"),
         (lambda model: setattr(model, "mean", torch.ones(8)), "the model has another 'mean'"),
         (lambda model: model.two.register_forward_hook(print), "'two' has other forward hooks"),
+        (lambda model: model.two.register_full_backward_hook(print), "'two' has a hook on its gra"),
+        (
+            lambda model: model.two.bias.register_hook(torch.sign),
+            "'two.bias' has a hook on its gradient, which would run once for each micro-batch",
+        ),
+        (
+            lambda model: model.two.bias.register_post_accumulate_grad_hook(print),
+            "'two.bias' has a hook on its gradient",
+        ),
     ],
 )
 def test_what_a_script_changes_in_its_model_is_refused(change, why):
@@ -401,6 +411,9 @@ def test_what_a_script_changes_in_its_model_is_refused(change, why):
     change(model)
     with pytest.raises(PipelineRefusedError, match=why):
         state.check()
+    if "hook on" in why:  # which is refused at first, too
+        with pytest.raises(PipelineRefusedError, match=why):
+            KnownState(model)
 
 
 @pytest.mark.parametrize(("both", "ends"), [(False, None), (True, "two stages need what 'rand'")])

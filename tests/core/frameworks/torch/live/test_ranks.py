@@ -75,6 +75,7 @@ for epoch in range(2):
     model.train()
     batches = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)  # 8, 8 and 5
     for read, (x, y) in zip(reads, batches):
+        model.emb.weight.requires_grad_(epoch > 0 or read is not saved)  # not at first
         for part in range(2):  # gradients add up
             with torch.autocast("cpu", torch.bfloat16, enabled=epoch == 1):
                 loss = loss_of(model(x), y)
