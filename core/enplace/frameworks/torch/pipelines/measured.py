@@ -37,6 +37,7 @@ from enplace.frameworks.torch.pipelines.pipeline_files import (
 )
 from enplace.frameworks.torch.pipelines.rank import Pipeline
 from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError
+from enplace.frameworks.torch.record.modules import joined
 from enplace.frameworks.torch.record.recorder import ASIDE, given_tensors, held_by
 from enplace.frameworks.torch.record.storages import tensors_in
 from enplace.frameworks.torch.run.comparison import results_of
@@ -82,10 +83,14 @@ class Measured(Follower):
     def _values(self) -> dict[str, NDArray[Any]]:
         """Return the parameters that this process updates, by their names."""
         with self.pipeline.weights.watch.off():
-            return {name: as_array(each) for name, each in self.pipeline.weights.named.items()}
+            return {name: as_array(each) for name, each in self._named()}
+
+    def _named(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        for name, each in self.pipeline.weights.named.items():
+            yield joined(self.pipeline.head, name), each
 
     def _keep_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        for name, each in self.pipeline.weights.named.items():
+        for name, each in self._named():
             if each.grad is not None:
                 self._gradients[name] = each.grad.detach().clone()
 

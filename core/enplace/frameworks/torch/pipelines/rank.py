@@ -11,7 +11,7 @@ import atexit
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -42,10 +42,16 @@ from enplace.frameworks.torch.pipelines.stages import (
     device_around,
     parameters_of,
 )
-from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape, is_of_script
+from enplace.frameworks.torch.pipelines.tape import (
+    PipelineRefusedError,
+    Tape,
+    is_of_script,
+    version_of,
+)
 from enplace.frameworks.torch.pipelines.times import StageTimes
 from enplace.frameworks.torch.pipelines.weights import Weights
 from enplace.frameworks.torch.record.modules import unwrapped
+from enplace.frameworks.torch.record.variables import names_of
 from enplace.frameworks.torch.run.hooks import modules_in_plan
 from enplace.frameworks.torch.run.matching import halves_by_name, planned_devices
 from enplace.frameworks.work import brief
@@ -116,6 +122,8 @@ class Pipeline:
 
     Attributes
     ----------
+    head : str
+        The script's variable with the model, if the plan has several.
     cut : Cut or None
         Of the first step; None until it goes backward.
     weights : Weights
@@ -138,6 +146,8 @@ class Pipeline:
         self.weights = Weights(self.member, lambda: self._waits_for_loss)
         self.times = StageTimes(self._device)
         self.model: torch.nn.Module | None = None
+        self.head = ""
+        self._beside: dict[int, tuple[torch.nn.Module, list[int] | None]] = {}
         self.others: dict[int, torch.nn.Module] = {}
         self.cut: Cut | None = None
         self.samples = 0
@@ -199,9 +209,15 @@ class Pipeline:
             self._depth += 1
             try:
                 own = unwrapped(module)
-                if not self._is_planned(own):
+                is_frozen = not any(each.requires_grad for each in own.parameters())
+                is_frozen |= not torch.is_grad_enabled()
+                trains = own.training and not is_frozen
+                if not self._is_planned(own, names_of(module), trains):
+                    if self._waits_for_loss and is_frozen:
+                        assert self._now is not None
+                        return self._now.tape.call_beside(partial(usual, module), args, kwargs)
                     return usual(module, *args, **kwargs)
-                if not (torch.is_grad_enabled() and own.training):
+                if not trains:
                     self.weights.refresh()
                     known = nullcontext() if self._state is None else self._state.called()
                     with self.weights.watch.off(), known:
@@ -257,26 +273,47 @@ class Pipeline:
             if len(self._staged) > MOST_SHAPES:
                 del self._staged[next(iter(self._staged))]
 
-    def _is_planned(self, model: torch.nn.Module) -> bool:
+    def _is_planned(self, model: torch.nn.Module, names: Iterable[str], trains: bool) -> bool:
+        """Whether a model is that of the stages: the first one of the plan that is trained.
+
+        Its ops begin with one of its ``names`` if the plan has several models.
+        """
         if model is self.model:
             return True
+        if not trains:
+            self._check_copy(model)
+            return False
         if id(model) in self.others:
             return False
-        modules = modules_in_plan(model, self._planned, in_stages=True)
-        if modules is None:
+        if self.model is not None and _shapes(model) == _shapes(self.model):
+            raise _out_of_date()
+        for head in ("", *names):
+            modules = modules_in_plan(model, self._planned, head, in_stages=True)
+            if modules is not None and (self.model is None or head != self.head):
+                break
+        else:
             self.others[id(model)] = model
             return False
         if self.model is not None:
             raise PipelineRefusedError(
-                "the script calls a copy of its model, such as an average of weights, in which "
-                "those of other stages are out of date; leave that out"
+                f"the plan has two models that are trained, {type(self.model).__name__} and "
+                f"{type(model).__name__}, and a pipeline runs one; run without a pipeline, or "
+                f"train each in a script of its own"
             )
-        self.model, self._modules_on = model, modules
+        self.model, self.head, self._modules_on = model, head, modules
         halves = self._halves
-        self._half_of = modules_in_plan(model, halves, in_stages=True) if halves else {}
+        self._half_of = modules_in_plan(model, halves, head, in_stages=True) if halves else {}
         self._check_device()
         self.weights.begin(model)
         return True
+
+    def _check_copy(self, model: torch.nn.Module) -> None:
+        """Refuse a copy of the model that may have been changed by weights of other stages."""
+        now = [version_of(each) for each in model.parameters()]
+        is_first = self.cut is None
+        _, known = self._beside.setdefault(id(model), (model, now if is_first else None))
+        if self.model is not None and known != now and _shapes(model) == _shapes(self.model):
+            raise _out_of_date()
 
     def _check_device(self) -> None:
         assert self.model is not None
@@ -372,6 +409,14 @@ class Pipeline:
         staged.tape.shown = {
             key: each for key, each in staged.tape.shown.items() if each[0] in known
         }
+        for call in reversed(staged.tape.made_of_losses):
+            call.undo()
+        for call in staged.tape.made_of_losses:
+            try:
+                call.again()
+            except PipelineRefusedError:  # of what the last stage does not know
+                for each in call.results:
+                    each.__class__ = Outdated
 
     # The pipeline
 
@@ -512,6 +557,17 @@ class Pipeline:
         on = [device_around(path, self._modules_on) for path in paths]
         on = [device for device in on if device is not None]
         return len(on), on.count(self.cut.order[self.member.rank])
+
+
+def _shapes(model: torch.nn.Module) -> list[torch.Size]:
+    return [each.shape for each in model.parameters()]
+
+
+def _out_of_date() -> PipelineRefusedError:
+    return PipelineRefusedError(
+        "the script calls a copy of its model, such as an average of weights, in which those of "
+        "other stages are out of date; leave that out"
+    )
 
 
 def _generator_of(card: torch.device) -> torch.Generator:

@@ -4,7 +4,8 @@ A script says neither what its stages are nor what its loss is. So its model is 
 first micro-batch of a batch, and its loss is taken of that; what either calls is the tape. Parts of
 it, each in its own process, are the stages of a pipeline (:mod:`.stages`). A tensor that the script
 takes from outside of the tape is a part of the batch if it has a row for each sample, and else
-stays as it is.
+stays as it is. What it makes after its model's call of nothing of the step, such as the next batch,
+is not on the tape until it meets something of the step (:mod:`.aside`).
 
 Where the model reads values, in Python, other micro-batches may need other calls. So such a read is
 a call too, which must give the same again.
@@ -16,8 +17,8 @@ import os
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
@@ -25,6 +26,7 @@ from itertools import filterfalse
 from traceback import walk_stack
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -36,9 +38,11 @@ from torch.overrides import (
 from torch.utils._pytree import tree_leaves, tree_map
 
 from enplace.errors import PlanError
+from enplace.frameworks.torch.pipelines.aside import Aside, Modes, modes_now
 from enplace.frameworks.torch.pipelines.masks import masks_for_padding
 from enplace.frameworks.torch.pipelines.one_call import as_one_call
 from enplace.frameworks.torch.pipelines.samples import mixes, pools, samples_in
+from enplace.frameworks.torch.record.storages import tensors_in
 
 IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__i(?!nt__|ndex__|nvert__)\w+__|__setitem__")
 _GIVES_NO_TENSOR = ("__set__", "backward", "requires_grad_", "retain_grad", "register_hook")
@@ -47,7 +51,7 @@ _READS = ("item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__in
           "is_nonzero")  # fmt: skip
 _PROPERTIES = {
     getattr(torch.Tensor, name).__get__: name
-    for name in ("shape", "ndim", "nbytes", "__cuda_array_interface__")
+    for name in ("shape", "ndim", "nbytes", "data", "__cuda_array_interface__")
 }
 _SIZES = ("shape", "ndim", "nbytes", "size", "numel", "nelement", "__len__", "dim", "stride",
           "_nnz")  # fmt: skip
@@ -63,6 +67,11 @@ _SIZED_AS_FIRST = ("index_add", "index_copy", "index_put", "scatter", "scatter_a
 """What they make has the shape of their first argument."""
 _NEEDS_ROWS = ("batch_norm", "sync_batch_norm")
 _OF_CLASSES = ("cross_entropy", "nll_loss")
+_BY_VALUE = (
+    "the loss goes by the value of a loss, without its gradient, and a micro-batch has another; "
+    "run without a pipeline, or leave that out"
+)
+_WITHOUT_GRADIENT = ("detach", "data")
 
 
 class PipelineRefusedError(PlanError):
@@ -104,39 +113,6 @@ _SOURCES = (Made, Batch, Kept)
 
 _LEFT_OUT = -100
 """PyTorch's own target that a loss leaves out."""
-
-
-@dataclass(frozen=True)
-class Modes:
-    """Under what a call was made: with or without gradients, and in which types.
-
-    Attributes
-    ----------
-    kind : str
-        Of the device.
-    has_gradients : bool
-    autocast : torch.dtype or None
-        The type that autocast chooses; None outside of it.
-    """
-
-    kind: str
-    has_gradients: bool
-    autocast: torch.dtype | None
-
-    @contextmanager
-    def again(self) -> Iterator[None]:
-        """Set them within the block."""
-        with (
-            torch.set_grad_enabled(self.has_gradients),
-            torch.autocast(self.kind, self.autocast, self.autocast is not None),
-        ):
-            yield
-
-
-def modes_now(kind: str) -> Modes:
-    """Return what holds here, on a kind of device."""
-    is_cast = torch.is_autocast_enabled(kind)
-    return Modes(kind, torch.is_grad_enabled(), torch.get_autocast_dtype(kind) if is_cast else None)
 
 
 @dataclass(frozen=True)
@@ -336,6 +312,8 @@ class Tape(TorchFunctionMode):
         with their numbers.
     parts_of_loss : list of int
         The numbers of single real numbers with a gradient, such as losses that are added up.
+    made_of_losses : list of Aside
+        The calls that the script made of these without gradients, in their order.
     """
 
     def __init__(self, model: torch.nn.Module, samples: int, parts: int, kind: str = "cpu") -> None:
@@ -344,6 +322,9 @@ class Tape(TorchFunctionMode):
         self.batch: dict[int, torch.Tensor] = {}
         self.shown: dict[int, tuple[int, torch.Tensor]] = {}
         self.parts_of_loss: list[int] = []
+        self.made_of_losses: list[Aside] = []
+        self._aside: dict[int, Aside] = {}
+        self._instead: dict[int, torch.Tensor] = {}
         self._samples, self._rows, self._kind = samples, rows_of(samples, parts), kind
         self._paths: list[str] = []
         self._own = {id(each) for each in (*model.parameters(), *model.buffers())}
@@ -399,12 +380,31 @@ class Tape(TorchFunctionMode):
         if self._turn < 0:
             self._check_mean(number)
             self._out, self._of_out = self._others(self._number_of)
-        self._held.clear()
+        self._forget()
         return number
+
+    def _forget(self) -> None:
+        self._held.clear()
+        self._aside.clear()
+        self._instead.clear()
 
     def close(self) -> None:
         """End the tape, wherever it is."""
         self._stack.close()
+
+    def call_beside(self, usual: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call another model, of whose parameters none is trained.
+
+        It gets the whole batch, if what it gives of that has a row for each sample; what it gets of
+        the step, it gets on the tape.
+        """
+        given = tensors_in((args, kwargs))
+        if any(id(each) in self._number_of or id(each) in self._aside for each in given):
+            return usual(*args, **kwargs)
+        with _pop_mode_temporarily():
+            out = usual(*args, **kwargs)
+        has_rows = all(self._is_batch(each) for each in tensors_in(out))
+        return out if has_rows else usual(*args, **kwargs)
 
     def made_again(self, rows: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
         """Return what the model would give for other rows, without gradients.
@@ -477,7 +477,8 @@ class Tape(TorchFunctionMode):
         self._turn = self._n_forward
         self._batch_of.clear()
         self.batch.clear()
-        self._held.clear()
+        self.made_of_losses.clear()
+        self._forget()
         out, self._number_of = self._others(self._of_out)
         self._show_all(out)
         self._cut((args, kwargs))
@@ -489,11 +490,19 @@ class Tape(TorchFunctionMode):
             return self in _get_current_function_mode_stack()
 
         self._stack.enter_context(as_one_call(self._note_one, is_noting, self._is_known))
+        usual = torch.from_numpy
+
+        def from_numpy(array: Any) -> torch.Tensor:  # which PyTorch tells no mode
+            if self._in_model or not is_noting():
+                return usual(array)
+            return self._call_aside(usual, "from_numpy", (array,), {}, [])
+
+        self._stack.enter_context(patch.object(torch, "from_numpy", from_numpy))
         self._stack.enter_context(self)
 
     def _note_one(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         with _pop_mode_temporarily():
-            return self._noted(func, name, *self._cut((args, kwargs)), is_opaque=True)
+            return self._called(func, name, args, kwargs, is_opaque=True)
 
     def _is_known(self, tensor: torch.Tensor) -> bool:
         known = (self._number_of, self._batch_of, self._own)
@@ -501,7 +510,73 @@ class Tape(TorchFunctionMode):
 
     def _cut(self, values: Any) -> Any:
         """Return values with the first rows of each tensor of the batch."""
-        return tree_map(lambda each: self._part(each) if self._is_batch(each) else each, values)
+
+        def one(value: Any) -> Any:
+            call = None if self._in_model else self._aside.get(id(value))
+            if call is not None and (call.is_of_loss or not self._is_batch(value)):
+                return self._put_on(value, call)
+            return self._part(value) if self._is_batch(value) else value
+
+        return tree_map(one, values)
+
+    # What the script makes aside
+
+    def _is_of_step(self, tensor: torch.Tensor) -> bool:
+        """Whether what is made of a tensor is of the step, even without a gradient."""
+        if id(tensor) in self._aside:
+            return False
+        if (number := self._number_of.get(id(tensor))) is not None:
+            return number not in self.parts_of_loss
+        return id(tensor) in self._batch_of or self._is_batch(tensor)
+
+    def _goes_aside(self, name: str, given: Sequence[torch.Tensor]) -> bool:
+        """Whether a call of the script gets nothing of the step but losses, without gradients."""
+        if any(_is_inner(each) or self._is_of_step(each) for each in given):
+            return False
+        keeps = torch.is_grad_enabled() and name not in _WITHOUT_GRADIENT
+        return not (keeps and any(each.requires_grad for each in given))
+
+    def _call_aside(
+        self, func: Any, name: str, args: Any, kwargs: Any, given: Sequence[torch.Tensor]
+    ) -> Any:
+        before = [self._aside[id(each)] for each in given if id(each) in self._aside]
+        is_of_loss = any(id(each) in self._number_of for each in given)
+        is_of_loss |= any(call.is_of_loss for call in before)
+        if is_of_loss and name in _READS:
+            raise _reads_early()
+        changed = args[0] if _changes_first(name, args) else None
+        call = Aside(
+            func,
+            name,
+            args,
+            kwargs,
+            modes_now(self._kind),
+            is_of_loss,
+            any(call.has_rows for call in before)
+            or any(id(each) in self._aside and self._is_batch(each) for each in given),
+            None if changed is None or not is_of_loss else changed.clone(),
+        )
+        out = call.begin(changed)
+        self._aside.update({id(each): call for each in call.results if id(each) not in self._own})
+        if is_of_loss:
+            self.made_of_losses.append(call)
+        return out
+
+    def _put_on(self, tensor: torch.Tensor, call: Aside) -> torch.Tensor:
+        """Return what is on the tape for a tensor that was made aside and meets the step."""
+        if not (call.is_of_loss or call.has_rows) or tensor is call.changed:
+            if call.is_of_loss:
+                raise _reads_early()
+            return tensor
+        if id(tensor) not in self._instead:
+            with call.modes.again():
+                out = self._noted(call.function, call.name, *self._cut((call.args, call.kwargs)))
+            leaves = tree_leaves(out)
+            self._instead.update({id(each): leaves[at] for at, each in call.made})
+            if call.is_of_loss:
+                numbers = [self._number_of.get(id(leaves[at]), -1) for at, _ in call.made]
+                self._no_means |= dict.fromkeys(numbers, _BY_VALUE)
+        return self._instead[id(tensor)]
 
     def _is_batch(self, value: Any) -> bool:
         return (
@@ -544,11 +619,20 @@ class Tape(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        args, kwargs = self._cut((args, kwargs or {}))
         name = _PROPERTIES.get(func, getattr(func, "__name__", ""))
+        return self._called(func, name, args, kwargs or {})
+
+    def _called(
+        self, func: Any, name: str, args: Any, kwargs: Any, *, is_opaque: bool = False
+    ) -> Any:
+        if not self._in_model:
+            given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+            if self._goes_aside(name, given):
+                return self._call_aside(func, name, args, kwargs, given)
+        args, kwargs = self._cut((args, kwargs))
         if name in ("__getitem__", "__setitem__"):
             args = (args[0], self._with_plain_slices(args[1]), *args[2:])
-        return self._noted(func, name, args, kwargs)
+        return self._noted(func, name, args, kwargs, is_opaque=is_opaque)
 
     def _with_plain_slices(self, index: Any) -> Any:
         """Read the tensors that begin or end slices, which PyTorch would do unseen."""
@@ -577,23 +661,20 @@ class Tape(TorchFunctionMode):
         sources = self._sources((args, kwargs))
         is_shown = not self._in_model and name in _READS
         if is_shown and _has_any(sources, Made | Batch):
-            raise PipelineRefusedError(
-                "the script reads a value of its step before it goes backward, and a pipeline has "
-                "none until then; move that line below loss.backward()"
-            )
+            raise _reads_early()
         if self._in_model and name in _MEMORY and _has_any(sources, Made | Batch):
             raise PipelineRefusedError(
                 f"{_line()}: the model takes the memory of a tensor, by '{name.strip('_')}', past "
                 f"the calls that a pipeline can repeat; use functions of PyTorch"
             )
-        changed = args[0] if IN_PLACE.fullmatch(name) and args and _is_tensor(args[0]) else None
+        changed = args[0] if _changes_first(name, args) else None
         leaves = tree_leaves((args, kwargs))
-        before = {id(each): _version(each) for each in leaves if _is_tensor(each)}
+        before = {id(each): version_of(each) for each in leaves if _is_tensor(each)}
         out = func(*args, **kwargs)
         made = [
             (at, each)
             for at, each in enumerate(tree_leaves(out))
-            if _is_tensor(each) and before.get(id(each)) != _version(each)  # else it is an argument
+            if _is_tensor(each) and before.get(id(each)) != version_of(each)  # or an argument
         ]
         inner = any(map(_is_inner, leaves))
         reads = self._reads(name, sources) or (
@@ -750,7 +831,9 @@ class Tape(TorchFunctionMode):
                     f"functions of PyTorch"
                 )
             self._held.append(value)
-            return Kept(value)
+            is_trained = value.requires_grad and torch.is_grad_enabled()
+            is_other = isinstance(value, torch.nn.Parameter) and id(value) not in self._own
+            return Kept(value.detach() if is_other and not is_trained else value)
 
         return tree_map(one, values)
 
@@ -795,6 +878,18 @@ class Tape(TorchFunctionMode):
             self._show(number, tensor)
 
 
+def _changes_first(name: str, args: Sequence[Any]) -> bool:
+    """Whether a call changes its first argument, a tensor, in place."""
+    return bool(IN_PLACE.fullmatch(name) and args and _is_tensor(args[0]))
+
+
+def _reads_early() -> PipelineRefusedError:
+    return PipelineRefusedError(
+        "the script reads a value of its step before it goes backward, and a pipeline has none "
+        "until then; move that line below loss.backward()"
+    )
+
+
 def _drawn_so_far() -> tuple[Any, ...]:
     """Return what changes when Python or NumPy draw a random number."""
     of_numpy: Any = np.random.get_state()  # noqa: NPY002 -- models use this one
@@ -823,7 +918,7 @@ def _is_mean(name: str, out: Any) -> bool:
     return is_mean and _is_tensor(out) and not out.dim()
 
 
-def _version(tensor: torch.Tensor) -> int:
+def version_of(tensor: torch.Tensor) -> int:
     """Return how often a tensor was changed."""
     return 0 if tensor.is_inference() else tensor._version
 

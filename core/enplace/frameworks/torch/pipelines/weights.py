@@ -51,8 +51,8 @@ class Weights:
 
     @property
     def named(self) -> dict[str, torch.nn.Parameter]:
-        """Those that this process updates, by their names in the model."""
-        return {self._name_of[key]: each for key, each in self.own.items()}
+        """Those of the model that this process updates, by their names in it."""
+        return {self._name_of[key]: p for key, p in self.own.items() if key in self._name_of}
 
     def begin(self, model: torch.nn.Module) -> None:
         """Take the weights of the first process for a model."""

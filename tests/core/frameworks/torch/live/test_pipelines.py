@@ -615,6 +615,42 @@ def test_a_model_may_give_a_dataclass():
     assert tape.loss(loss_of(given.more["twice"], y)) == loss
 
 
+def test_what_is_drawn_for_the_next_step_is_whole():
+    """Order of lines of scripts that draw a batch while the model computes."""
+    data, drawn = torch.randint(0, 16, (20, 3)), []
+
+    def loss(out, y):
+        rows = torch.randint(0, 20, (4,))
+        drawn[:] = [data[rows], torch.stack([torch.from_numpy(data.numpy()[i]) for i in rows])]
+        drawn.append(drawn[0].float().mean(0))
+        return loss_of(out, y)
+
+    model, (x, y) = Tied(), batch()
+    tape, number = taped(model, x, y, loss=loss)
+    for _ in range(2):
+        assert [len(each) for each in drawn] == [4, 4, 3]
+        assert torch.equal(drawn[0], drawn[1])
+        assert [*map(len, tape.batch.values())] == [4, 4]
+        assert tape.loss(loss(tape.call_again((x,), {}), y)) == number
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        lambda: torch.ones(4, 3, dtype=torch.long).add(1).view(-1),
+        lambda: torch.from_numpy(np.arange(12).reshape(4, 3)).flatten(),
+    ],
+)
+def test_what_is_made_for_the_loss_is_cut_where_it_meets_it(labels):
+    model, (x, y) = Tied(), batch()
+    tape, loss = taped(
+        model, x, y, loss=lambda out, y: nn.functional.cross_entropy(out.flatten(0, 1), labels())
+    )
+    cut = cut_tape(tape.calls, loss, {"emb": 0, "one": 0, "two": 1, "head": 1}, "ab")
+    whole = nn.functional.cross_entropy(model(x).flatten(0, 1), labels())
+    assert loss_in_stages(cut, tape.batch).item() == pytest.approx(whole.item(), rel=1e-6)
+
+
 def test_what_is_no_pipeline_is_refused_in_a_line():
     model, (x, y) = Tied(), batch()
     with pytest.raises(PipelineRefusedError, match="4 samples does not divide into 3"):
@@ -630,6 +666,8 @@ def test_what_is_no_pipeline_is_refused_in_a_line():
         (lambda out, y: out.sum(), "'sum' adds up samples"),
         (lambda out, y: print(loss_of(out, y).item()), "move that line below loss.backward"),
         (lambda out, y: loss_of(out, y) / y.tolist()[0][0], "move that line below loss.backward"),
+        (lambda out, y: loss_of(out, y) / loss_of(out, y).detach(), "by the value of a loss"),
+        (lambda out, y: 2 * float(loss_of(out, y).detach()), "move that line below loss.backward"),
         (lambda out, y: out[0], "something other than one loss"),
     ):
         with pytest.raises(PipelineRefusedError, match=why):

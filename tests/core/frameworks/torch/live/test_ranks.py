@@ -232,6 +232,52 @@ def with_steps(*lines):
     return SCRIPT.partition("optimizer = ")[0] + "\n".join([*lines, ""])
 
 
+OTHERS = """
+import copy
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+before = copy.deepcopy(model).eval()
+teacher = nn.Sequential(nn.Embedding(16, 4), nn.Linear(4, 16)).eval().requires_grad_(False)
+judge = nn.Linear(16, 1).requires_grad_(False)
+data = torch.randint(0, 16, (2, 50, 5))
+
+def draw():
+    rows = torch.randint(0, 50, (8,))
+    return data[0][rows], torch.stack([data[1][row] for row in rows])
+
+def apart(out, other):
+    return nn.functional.mse_loss(out.flatten(), other.flatten())
+
+x, y = draw()
+for step in range(4):
+    so_far, seen = 0, torch.zeros(2)
+    for part in range(2):
+        with torch.no_grad():
+            was = before(x)
+        out = model(x)
+        loss = loss_of(out, y) + apart(out, was) + apart(out, teacher(x)) + judge(out).mean()
+        x, y = draw()
+        so_far += loss.detach()
+        seen[part] = loss.detach().exp()
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(loss.item(), float(so_far), *seen.tolist())
+print(total(model.state_dict().values()))
+"""
+
+
+def test_other_models_run_whole_and_the_next_batch_may_be_drawn_before_the_gradients(tmp_path):
+    text = with_steps(OTHERS)
+    made_plan(tmp_path, text)
+    alone = [sys.executable, "train.py"]
+    plain = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=True)
+    options = ("--standalone", "--nproc-per-node=2", "--local-ranks-filter=0")
+    out, error = torchrun(tmp_path, "plan.json", options=options).communicate(timeout=LONG_S)
+    assert len(out.splitlines()) == 5, error
+    for line, other in zip(out.splitlines(), plain.stdout.splitlines(), strict=True):
+        assert numbers(line) == pytest.approx(numbers(other), rel=1e-5)
+
+
 ODD = """
 import copy, os, types
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
