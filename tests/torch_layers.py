@@ -9,13 +9,16 @@ KB = 1 << 10
 LOOKUP_US, LAYER_US, HEAD_US, UPDATE_US = 10.0, 100.0, 50.0, 22.0
 
 
-def layered(n_layers=6, weight=64 * KB, head=64 * KB, samples=8, data=4 * KB):
+def layered(n_layers=6, weight=64 * KB, head=64 * KB, samples=8, data=4 * KB, cast=False):
     """Return a step with AdamW: each weight holds two states besides.
 
     Parameters
     ----------
     weight, head : int
         Bytes of the weight of a layer and of the embedding, and of the head.
+    cast : bool
+        Whether the head also reads the weight of the embedding, which is cast for it; this weight
+        is where the embedding is.
     """
     modules = ["emb", *(f"layers_{at}" for at in range(n_layers)), "head"]
     size = dict.fromkeys(modules, weight) | {"head": head}
@@ -30,12 +33,15 @@ def layered(n_layers=6, weight=64 * KB, head=64 * KB, samples=8, data=4 * KB):
         module: add(f"{module}/weight", "Parameter", "variable", "forward", module, 0.0, 3 * n)
         for module, n in size.items()
     }
+    copy = add("head/_to_copy", "_to_copy", "elementwise", "forward", "head", 1.0) if cast else None
     last = add("batch", "input", "input", "forward", "input")
     done = {}
     for module in modules:
         done[module] = add(f"{module}/mm", "mm", "matmul", "forward", module, time_us[module])
         edges += [(last, done[module], data), (held[module], done[module], 0)]
         last = done[module]
+    if copy is not None:
+        edges += [(held["emb"], copy, 0), (copy, last, weight)]
     back = add("gradients/loss/nll", "nll", "elementwise", "backward", "gradients/loss", 1.0)
     edges.append((last, back, data))
     for module in reversed(modules):
@@ -64,7 +70,7 @@ def layered(n_layers=6, weight=64 * KB, head=64 * KB, samples=8, data=4 * KB):
         time_us=np.array([[us, np.nan] for us in columns[5]]),
         persistent_bytes=columns[6],
         temporary_bytes=[0] * len(rows),
-        colocation=[""] * len(rows),
+        colocation=["emb" if cast and "emb/" in row[0] else "" for row in rows],
         edge_source=[a for a, _, _ in edges],
         edge_output=[0] * len(edges),
         edge_op=[b for _, b, _ in edges],

@@ -88,6 +88,7 @@ def split_as_alternative(
     objective: str,
     rule: LoadRule,
     about: str = "",
+    position: IntArray | None = None,
 ) -> Alternative:
     """Return a placement as what a plan may be compared with.
 
@@ -97,8 +98,10 @@ def split_as_alternative(
         A device for each op that may run there.
     rule : LoadRule
         The schedule of its pipeline, for the throughput.
+    position : int array, shape (n_ops,), optional
+        As for :func:`~enplace.placing.settle.settle`.
     """
-    device = settle(problem, preferred)
+    device = settle(problem, preferred, position)
     plan = Plan(device, by_placed_rank(problem, device), name)
     return plan_as_alternative(problem, plan, objective, rule, about)
 

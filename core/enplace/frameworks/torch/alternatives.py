@@ -29,6 +29,7 @@ from enplace.names.layers import NONE, spread
 from enplace.names.passes import split_pass
 from enplace.names.whole import LayerChain, find_chain
 from enplace.placers.alternatives import at_once, per_sample, split_as_alternative
+from enplace.placing.settle import position_by_start
 from enplace.text import count
 from enplace.values.arrays import IntArray
 from enplace.values.load_rule import LoadRule
@@ -117,7 +118,10 @@ def _stages(
     ends |= {profile.scopes[op]: len(counts) - 1 for op in chain.after.tolist()}
     stage = fill_by_scope(profile, stage, lambda scope: ends.get(scope, NONE))
     about = f"Layers on each card: {', '.join(map(str, counts))}."
-    return split_as_alternative(problem, name, np.array(cards)[stage], objective, rule, about)
+    # A weight that several layers read is with the first of them, wherever it is read earlier.
+    position = position_by_start(problem, stage.astype(np.float64))
+    preferred = np.array(cards)[stage]
+    return split_as_alternative(problem, name, preferred, objective, rule, about, position)
 
 
 def fill_by_scope(profile: Profile, label: IntArray, of_scope: Callable[[str], int]) -> IntArray:

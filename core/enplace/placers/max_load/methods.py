@@ -15,7 +15,7 @@ from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.stages import visits_again
 from enplace.placers.max_load.improve import MOST_CHOICES, SHARE, UNASKED_S, Goal, improve
 from enplace.placers.max_load.memory.fitting import NO_TURNS, NOTHING_FITS, find_fitting
-from enplace.placers.max_load.memory.in_a_v import NO_V
+from enplace.placers.max_load.memory.in_a_v import NO_V, NO_V_YET
 from enplace.placers.max_load.memory.in_flight import held_by_stages
 from enplace.placers.max_load.memory.mending import describe_mend
 from enplace.placers.max_load.partition_plan import plan_of_partition
@@ -194,7 +194,7 @@ def _search_plan(
     mend = cache(partial(describe_mend, problem, options.load_rule, stop))
     if NOTHING_FITS in plan.note or plan.pace_us:  # for the note in the end, while there is time
         mend()
-    apart = next((note for note in (NO_V, NO_TURNS) if note in plan.note), "")
+    apart = next((note for note in (NO_V, NO_V_YET, NO_TURNS) if note in plan.note), "")
     if NOTHING_FITS in plan.note or not visits_again(problem, plan):
         plan = improve(problem, plan, options, goal)
         if apart not in plan.note:

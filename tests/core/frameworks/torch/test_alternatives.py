@@ -100,6 +100,15 @@ def test_what_does_not_fit_is_told_as_such():
     assert "of 500 KiB" in tight["even layers"].notes
 
 
+def test_a_weight_of_several_layers_is_with_the_first_of_them():
+    large, rule = 1 << 20, LoadRule(microbatches=4)
+    problem = Problem(layered(weight=large, head=0, cast=True), cluster_of(2, **COST))
+    found = found_for(problem, THROUGHPUT, rule)
+    for name in ("even layers", "torchtitan's rule"):
+        first, last = found[name].peak_bytes
+        assert first >= last + 2 * large  # its states are there, too
+
+
 def test_counts_of_layers_are_those_of_torchtitan():
     """The first are of its tests: ends that count as one layer each."""
     assert count_as_torchtitan(8, 2) == [4, 4]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
-from traceback import walk_tb
+from traceback import walk_stack, walk_tb
 from typing import Any
 from unittest.mock import patch
 
@@ -42,12 +42,7 @@ from enplace.frameworks.torch.pipelines.stages import (
     device_around,
     parameters_of,
 )
-from enplace.frameworks.torch.pipelines.tape import (
-    PipelineRefusedError,
-    Tape,
-    is_of_script,
-    version_of,
-)
+from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape, is_of_script
 from enplace.frameworks.torch.pipelines.times import StageTimes
 from enplace.frameworks.torch.pipelines.weights import Weights
 from enplace.frameworks.torch.record.modules import unwrapped
@@ -147,7 +142,6 @@ class Pipeline:
         self.times = StageTimes(self._device)
         self.model: torch.nn.Module | None = None
         self.head = ""
-        self._beside: dict[int, tuple[torch.nn.Module, list[int] | None]] = {}
         self.others: dict[int, torch.nn.Module] = {}
         self.cut: Cut | None = None
         self.samples = 0
@@ -222,11 +216,8 @@ class Pipeline:
                     known = nullcontext() if self._state is None else self._state.called()
                     with self.weights.watch.off(), known:
                         return usual(module, *args, **kwargs)
-                if type(module).__name__ in _OF_REPLICAS:
-                    raise PipelineRefusedError(
-                        f"the script wraps its model in {type(module).__name__}, for replicas of "
-                        f"it, and here each process is a stage; leave the wrapper out"
-                    )
+                if (wrapper := type(module).__name__) in _OF_REPLICAS:
+                    raise _refuse_replicas(wrapper)
                 with self.weights.watch.off():
                     return self._begin_step(own, partial(usual, own), args, kwargs)
             finally:
@@ -280,13 +271,8 @@ class Pipeline:
         """
         if model is self.model:
             return True
-        if not trains:
-            self._check_copy(model)
+        if not trains or id(model) in self.others:
             return False
-        if id(model) in self.others:
-            return False
-        if self.model is not None and _shapes(model) == _shapes(self.model):
-            raise _out_of_date()
         for head in ("", *names):
             modules = modules_in_plan(model, self._planned, head, in_stages=True)
             if modules is not None and (self.model is None or head != self.head):
@@ -296,9 +282,8 @@ class Pipeline:
             return False
         if self.model is not None:
             raise PipelineRefusedError(
-                f"the plan has two models that are trained, {type(self.model).__name__} and "
-                f"{type(model).__name__}, and a pipeline runs one; run without a pipeline, or "
-                f"train each in a script of its own"
+                f"the plan has two models that are trained, '{self.head}' and '{head}', and a "
+                f"pipeline runs one; run without a pipeline, or train each in a script of its own"
             )
         self.model, self.head, self._modules_on = model, head, modules
         halves = self._halves
@@ -306,14 +291,6 @@ class Pipeline:
         self._check_device()
         self.weights.begin(model)
         return True
-
-    def _check_copy(self, model: torch.nn.Module) -> None:
-        """Refuse a copy of the model that may have been changed by weights of other stages."""
-        now = [version_of(each) for each in model.parameters()]
-        is_first = self.cut is None
-        _, known = self._beside.setdefault(id(model), (model, now if is_first else None))
-        if self.model is not None and known != now and _shapes(model) == _shapes(self.model):
-            raise _out_of_date()
 
     def _check_device(self) -> None:
         assert self.model is not None
@@ -559,21 +536,25 @@ class Pipeline:
         return len(on), on.count(self.cut.order[self.member.rank])
 
 
-def _shapes(model: torch.nn.Module) -> list[torch.Size]:
-    return [each.shape for each in model.parameters()]
-
-
-def _out_of_date() -> PipelineRefusedError:
-    return PipelineRefusedError(
-        "the script calls a copy of its model, such as an average of weights, in which those of "
-        "other stages are out of date; leave that out"
-    )
-
-
 def _generator_of(card: torch.device) -> torch.Generator:
     """Return a card's generator; seeding those of all cards would take milliseconds."""
     found: torch.Generator = torch.cuda.default_generators[card.index]
     return found
+
+
+def _refuse_replicas(wrapper: str) -> PipelineRefusedError:
+    by_trainer = any(
+        frame.f_globals.get("__name__") == "transformers.trainer" for frame, _ in walk_stack(None)
+    )
+    if by_trainer:
+        return PipelineRefusedError(
+            f"transformers.Trainer wraps its model in {wrapper} itself under torchrun, for "
+            f"replicas of it; use enplace.apply without a pipeline, or a loop of your own"
+        )
+    return PipelineRefusedError(
+        f"the script wraps its model in {wrapper}, for replicas of it, and here each process is a "
+        f"stage; leave the wrapper out"
+    )
 
 
 _OF_REPLICAS = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel")

@@ -258,7 +258,8 @@ def _another(schedule: str) -> str:
     """Say which plan has stages for a schedule."""
     return (
         f"make a plan with --objective throughput --pipeline {schedule} --method max-load-dp "
-        f"--grain block, without pins that rule such stages out"
+        f"--grain block, without pins that rule such stages out or a time limit that ends its "
+        f"search before it finds them"
     )
 
 

@@ -18,12 +18,12 @@ import random
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from itertools import filterfalse
-from traceback import walk_stack
+from traceback import walk_stack, walk_tb
 from types import FrameType
 from typing import Any
 from unittest.mock import patch
@@ -37,12 +37,14 @@ from torch.overrides import (
 )
 from torch.utils._pytree import tree_leaves, tree_map
 
-from enplace.errors import PlanError
+from enplace.errors import EnplaceError, PlanError
+from enplace.frameworks.torch.error_text import first_line, is_out_of_memory
 from enplace.frameworks.torch.pipelines.aside import Aside, Modes, modes_now
 from enplace.frameworks.torch.pipelines.masks import masks_for_padding
 from enplace.frameworks.torch.pipelines.one_call import as_one_call
 from enplace.frameworks.torch.pipelines.samples import mixes, pools, samples_in
 from enplace.frameworks.torch.record.storages import tensors_in
+from enplace.text import listed
 
 IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__i(?!nt__|ndex__|nvert__)\w+__|__setitem__")
 _GIVES_NO_TENSOR = ("__set__", "backward", "requires_grad_", "retain_grad", "register_hook")
@@ -175,8 +177,12 @@ def _line() -> str:
     """Name the line of the script that runs."""
     for frame, line in walk_stack(None):
         if is_of_script(frame):
-            return f"{os.path.basename(frame.f_code.co_filename)}, line {line}"
+            return _place(frame, line)
     return "the script"
+
+
+def _place(frame: FrameType, line: int) -> str:
+    return f"{os.path.basename(frame.f_code.co_filename)}, line {line}"
 
 
 @dataclass(frozen=True)
@@ -347,11 +353,18 @@ class Tape(TorchFunctionMode):
 
     def call(self, usual: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call the model with the first micro-batch, on the tape; the tape goes on after that."""
-        args, kwargs = self._cut((args, kwargs))
+        whole = args, kwargs
+        args, kwargs = self._cut(whole)
         self._begin()
         self._in_model, drawn = True, _drawn_so_far()
-        with masks_for_padding():
-            self._out = usual(*args, **kwargs)
+        try:
+            with masks_for_padding():
+                self._out = usual(*args, **kwargs)
+        except Exception as error:
+            with _pop_mode_temporarily():
+                if not isinstance(error, EnplaceError) and _works(usual, *whole):
+                    raise self._refuse_cut(error) from None
+            raise
         self._in_model, self._n_forward = False, len(self.calls)
         if drawn != _drawn_so_far():
             raise PipelineRefusedError(
@@ -382,6 +395,22 @@ class Tape(TorchFunctionMode):
             self._out, self._of_out = self._others(self._number_of)
         self._forget()
         return number
+
+    def _refuse_cut(self, error: Exception) -> PipelineRefusedError:
+        """Say which tensors were cut where a call fails on a micro-batch."""
+        lines = [
+            _place(frame, line)
+            for frame, line in walk_tb(error.__traceback__)
+            if is_of_script(frame)
+        ]
+        shapes = {" × ".join(map(str, each.shape)) for each in self.batch.values()}
+        return PipelineRefusedError(
+            f"{lines[-1] if lines else _line()}: it fails on {self._rows} of {self._samples} rows "
+            f"({type(error).__name__}: {first_line(error).rstrip('.')}): each tensor with as many "
+            f"rows as the batch has samples was cut (here {listed(sorted(shapes))}); make one that "
+            f"is no part of the batch a buffer of the model, or run without a pipeline if samples "
+            f"need each other"
+        )
 
     def _forget(self) -> None:
         self._held.clear()
@@ -669,12 +698,17 @@ class Tape(TorchFunctionMode):
             )
         changed = args[0] if _changes_first(name, args) else None
         leaves = tree_leaves((args, kwargs))
-        before = {id(each): version_of(each) for each in leaves if _is_tensor(each)}
-        out = func(*args, **kwargs)
+        before = {id(each): _version(each) for each in leaves if _is_tensor(each)}
+        try:
+            out = func(*args, **kwargs)
+        except _OF_SHAPES as error:
+            if self._in_model or not _has_any(sources, Batch) or is_out_of_memory(error):
+                raise
+            raise self._refuse_cut(error) from None
         made = [
             (at, each)
             for at, each in enumerate(tree_leaves(out))
-            if _is_tensor(each) and before.get(id(each)) != version_of(each)  # or an argument
+            if _is_tensor(each) and before.get(id(each)) != _version(each)  # else it is an argument
         ]
         inner = any(map(_is_inner, leaves))
         reads = self._reads(name, sources) or (
@@ -890,6 +924,18 @@ def _reads_early() -> PipelineRefusedError:
     )
 
 
+_OF_SHAPES = (RuntimeError, ValueError, IndexError)
+"""What functions of PyTorch raise where shapes do not fit."""
+
+
+def _works(usual: Callable[..., Any], args: Any, kwargs: Any) -> bool:
+    """Whether a model that fails on a micro-batch can take the whole batch."""
+    with torch.no_grad(), suppress(Exception):
+        usual(*args, **kwargs)
+        return True
+    return False
+
+
 def _drawn_so_far() -> tuple[Any, ...]:
     """Return what changes when Python or NumPy draw a random number."""
     of_numpy: Any = np.random.get_state()  # noqa: NPY002 -- models use this one
@@ -918,7 +964,7 @@ def _is_mean(name: str, out: Any) -> bool:
     return is_mean and _is_tensor(out) and not out.dim()
 
 
-def version_of(tensor: torch.Tensor) -> int:
+def _version(tensor: torch.Tensor) -> int:
     """Return how often a tensor was changed."""
     return 0 if tensor.is_inference() else tensor._version
 
@@ -947,7 +993,8 @@ def rows_of(samples: int, parts: int) -> int:
     """
     if samples % parts:
         raise PipelineRefusedError(
-            f"a batch of {samples} samples does not divide into {parts} micro-batches of one "
-            f"size; choose another number of them, or drop the last batch"
+            f"the {samples} rows of the batch, in its first dimension, do not divide into {parts} "
+            f"micro-batches of one size; choose another number of them, drop the last batch, or "
+            f"let samples be the first dimension"
         )
     return samples // parts

@@ -14,7 +14,7 @@ from enplace.machine.pipelines.memory import counts_whole_nodes
 from enplace.machine.pipelines.pipeline import simulate_pipeline
 from enplace.machine.pipelines.stages import all_read_parameters, forward_stages
 from enplace.placers.max_load.memory.dealing import deal_out
-from enplace.placers.max_load.memory.in_a_v import NO_V, cut_in_v
+from enplace.placers.max_load.memory.in_a_v import NO_V, NO_V_YET, cut_in_v
 from enplace.placers.max_load.memory.in_flight import (
     find_fullest,
     held_by_stages,
@@ -86,7 +86,7 @@ def find_fitting(
             found = find_fitting(
                 problem, waiting, seed=seed, along_order=along_order, stopped=stopped
             )
-            found = replace(found, note=_join(found.note, NO_V))
+            found = replace(found, note=_join(found.note, NO_V_YET if stopped() else NO_V))
         return found
     op_bytes = held_by_stages(problem, rule)
     find = partial(_find_partition, seed=seed, along_order=along_order, stopped=stopped)

@@ -34,6 +34,10 @@ from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
 NO_V = "no cut with two stages on each GPU, in a V, was found that fits: each has one"
+NO_V_YET = (
+    "the search for a cut with two stages on each GPU, in a V, ran out of time, so each has one: "
+    "with more time, one may be found"
+)
 
 ORDERS = 4
 """Depth-first orders to cut along."""

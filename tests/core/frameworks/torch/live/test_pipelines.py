@@ -651,9 +651,38 @@ def test_what_is_made_for_the_loss_is_cut_where_it_meets_it(labels):
     assert loss_in_stages(cut, tape.batch).item() == pytest.approx(whole.item(), rel=1e-6)
 
 
+class Masked(Tied):
+    def forward(self, x, mask):
+        return nn.functional.scaled_dot_product_attention(*[self.emb(x)] * 3, mask) @ self.two(mask)
+
+
+def test_where_something_is_cut_that_is_no_part_of_the_batch_a_line_says_so():
+    x, mask, weight = torch.randint(0, 16, (8, 8)), torch.ones(8, 8), torch.ones(8)
+    y = torch.randint(0, 8, (8,))
+    for model, given, loss in (
+        (Masked(), (x, mask), None),
+        (nn.Linear(3, 8), (torch.randn(8, 3),), lambda out: nn.CrossEntropyLoss(weight)(out, y)),
+    ):
+        tape = Tape(model, 8, 2)
+        why = r"test_pipelines.py, line \d+: it fails on 4 of 8 rows \(\w+: .* was cut \(here 8"
+        with pytest.raises(PipelineRefusedError, match=why):
+            loss(tape.call(model, given, {}))
+        tape.close()
+    model = Masked()
+    model.register_buffer("mask", mask)
+    tape = Tape(model, 8, 2)
+    assert tape.call(model, (x, mask), {}).shape == (4, 8, 8)
+    tape.close()
+    with pytest.raises(AttributeError, match="odd"):  # the model's own
+        taped(ByValue(lambda h, x: h.odd), *batch())
+
+
 def test_what_is_no_pipeline_is_refused_in_a_line():
     model, (x, y) = Tied(), batch()
-    with pytest.raises(PipelineRefusedError, match="4 samples does not divide into 3"):
+    with pytest.raises(PipelineRefusedError, match="4 rows of the batch, in its first dimension"):
+        Tape(model, 4, 3)
+    tape, loss = taped(model, x, y)
+    with pytest.raises(PipelineRefusedError, match="4 rows of the batch, in its first dimension"):
         Tape(model, 4, 3)
     tape, loss = taped(model, x, y)
     with pytest.raises(PipelineRefusedError, match="'head' is on a and needs what b makes"):

@@ -12,7 +12,8 @@ from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import simulate_pipeline
 from enplace.machine.pipelines.stages import all_read_parameters, forward_stages
 from enplace.placers import PlaceOptions, place
-from enplace.placers.max_load.memory.in_a_v import NEAR, NO_V
+from enplace.placers.max_load.memory.fitting import find_fitting
+from enplace.placers.max_load.memory.in_a_v import NEAR, NO_V, NO_V_YET
 from enplace.placing.options import load_values
 from enplace.readers import read_plan, read_plan_alone
 from enplace.values.load_rule import LoadRule
@@ -86,6 +87,12 @@ def test_no_cut_in_a_v_that_fits_has_a_smaller_load(layers, capacity):
             [1, 0, 0, 1],
         )
         assert (found.peak_bytes <= capacity).all()
+
+
+def test_where_time_runs_out_before_a_v_is_found_the_note_says_so():
+    problem, rule = chain([(2, 2, 2, 1)] * 6, 2, 10**6), LoadRule(pipeline="zbv", microbatches=6)
+    assert NO_V_YET in find_fitting(problem, rule, stopped=lambda: True).note
+    assert NO_V_YET not in find_fitting(problem, rule).note
 
 
 def test_three_devices_pair_a_heavy_last_layer_with_a_light_first_one():
