@@ -23,7 +23,7 @@ from enplace.frameworks.framework import Framework
 from enplace.frameworks.source import Source
 from enplace.frameworks.trust import place_of
 from enplace.processes import redirect
-from enplace.text import listed
+from enplace.text import MAX_LISTED, joined, listed
 
 _NOT_WRITABLE = (
     "Enplace only lets it read there, because this system has no scratch for such a write; let the "
@@ -90,10 +90,16 @@ def name_lines(lines: Iterable[str]) -> str:
         file, _, number = each.partition(", line ")
         numbers.setdefault(file, []).append(number)
     named = (
-        f"{file}, line{'s' * (len(found) > 1)} {listed(found)}" if found[0] else file
+        f"{file}, line{'s' * (len(found) > 1)} {_in_order(found)}" if found[0] else file
         for file, found in numbers.items()
     )
     return "; ".join(named)
+
+
+def _in_order(numbers: list[str]) -> str:
+    """Join the numbers of lines; of very many, only the first."""
+    found = sorted(numbers, key=int)
+    return listed(found) if len(found) > MAX_LISTED else joined(found)
 
 
 def why_ended(source: Source, end: SystemExit, hint: str = "") -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import traceback
 
 from enplace.processes.redirect import why_refused
 from enplace.text import UNPRINTABLE
@@ -45,6 +47,11 @@ def describe_out_of_memory(text: str) -> str:
     )
 
 
+_NO_GPU = (
+    "it wants a GPU of its own, and there is none here; let it take "
+    "torch.device('cuda' if torch.cuda.is_available() else 'cpu'), and call torch.cuda only if so"
+)
+
 _KNOWN = (
     (
         ("DataDependentOutputException", "DynamicOutputShapeException", "UnsupportedFakeTensor",
@@ -65,9 +72,15 @@ _KNOWN = (
         "WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500, so that it runs as one",
     ),
     (
-        ("not compiled with CUDA enabled", "Found no NVIDIA driver", "No CUDA GPUs are available"),
-        "it wants a GPU of its own, and there is none here; let it take "
-        "torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
+        ("not compiled with CUDA enabled", "Found no NVIDIA driver", "No CUDA GPUs are available",
+         "Cannot get CUDA generator"),
+        _NO_GPU,
+    ),
+    (
+        ("Creating a new Tensor subclass Uninitialized",),
+        "a module that takes its size from the first batch, such as nn.LazyLinear, has none in an "
+        "estimate; write its size, as in nn.Linear(512, 10), or profile it on a device without "
+        "--estimate",
     ),
 )  # fmt: skip
 
@@ -75,4 +88,13 @@ _KNOWN = (
 def explain(error: BaseException) -> str:
     """Explain an error that is known; empty for others."""
     text = f"{type(error).__name__}: {error}"
-    return next((why for marks, why in _KNOWN if any(each in text for each in marks)), "")
+    known = next((why for marks, why in _KNOWN if any(each in text for each in marks)), "")
+    return known or (_NO_GPU if _wants_gpu(error) else "")
+
+
+def _wants_gpu(error: BaseException) -> bool:
+    """Return whether an error comes from PyTorch's own functions for GPUs, and there is none."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    names = (frame.f_globals.get("__name__", "") for frame in frames)
+    is_of_gpu = any(f"{each}.".startswith("torch.cuda.") for each in names)
+    return is_of_gpu and not sys.modules["torch"].cuda.is_available()

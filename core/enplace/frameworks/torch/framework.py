@@ -33,7 +33,8 @@ from enplace.processes.worker import scratch_program, signal_name
 from enplace.values.problem import THROUGHPUT
 from enplace.writers.registry import Exporter
 
-_WEIGHTS = (".pt", ".pth", ".bin")
+_PICKLED = (".pt", ".pth", ".bin", ".ckpt")
+_WEIGHTS = (*_PICKLED, ".safetensors")
 EXPORTED = ".pt2"
 _MODELS = "a PyTorch training script (.py) or a program of torch.export (.pt2)"
 
@@ -94,10 +95,8 @@ def recognise(path: Path) -> tuple[Path, str]:
         mend = "open the script that trains the model, or save it by torch.export (.pt2)"
         if _has_code(path):
             raise FileError(f"{path}: a TorchScript model, which has no training step; {mend}")
-        raise FileError(
-            f"{path}: weights without the code of their model (and loading them may run code); "
-            f"{mend}"
-        )
+        risk = " (and loading them may run code)" * (suffix in _PICKLED)
+        raise FileError(f"{path}: weights without the code of their model{risk}; {mend}")
     if suffix not in (".py", EXPORTED) or os.path.isdir(path):
         raise FileError(f"{path}: not a model; choose {_MODELS}")
     if not os.path.getsize(path):

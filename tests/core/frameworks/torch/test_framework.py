@@ -43,11 +43,15 @@ def test_the_gpu_of_an_estimate_stays_with_the_source(tmp_path):
     assert source_from_json(source.to_json()) == source
 
 
-def test_weights_alone_are_refused_without_being_opened(tmp_path):
-    path = tmp_path / "model.pt"
+@pytest.mark.parametrize("name", ["model.pt", "last.ckpt", "model.safetensors"])
+def test_weights_alone_are_refused_without_being_opened(tmp_path, name):
+    path = tmp_path / name
     path.write_bytes(b"\x80\x02")
-    with pytest.raises(FileError, match=r"model\.pt: weights without the code of their model"):
+    with pytest.raises(FileError, match=f"{name}: weights without the code of their model"):
         source_of(str(path))
+
+
+def test_a_program_of_torch_export_is_a_recorded_one(tmp_path):
     (program := tmp_path / "model.pt2").write_bytes(b"PK")
     assert source_of(str(program)).is_recorded
 

@@ -83,6 +83,7 @@ _COPIES = (
 OF_FAKES = (
     "torch._subclasses.FakeTensor",
     "torch.utils._mode_utils.no_dispatch",
+    "torch._VF.split_with_sizes",
     "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack",
     "torch.utils._python_dispatch._disable_current_modes",
     "torch.nn.Module._apply",
@@ -122,6 +123,8 @@ def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
         flatten = patch.object(torch.nn.RNNBase, "flatten_parameters", lambda self: None)
         stack.enter_context(flatten)  # it compares addresses
         stack.enter_context(patch.object(torch._VF, "_pad_packed_sequence", _pad))
+        split = answers.split(torch._VF.split_with_sizes)
+        stack.enter_context(patch.object(torch._VF, "split_with_sizes", split))
         copy = patch.object(torch.Tensor, "__deepcopy__", _copy(torch.Tensor.__deepcopy__))
         stack.enter_context(copy)
         for place in (optimizer, _foreach_utils):
@@ -142,9 +145,12 @@ def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
         for owner in (torch.Tensor, torch.UntypedStorage):
             refused = _refuse_address(owner.data_ptr, answers)
             stack.enter_context(patch.object(owner, "data_ptr", refused))
+        stack.enter_context(_OfNumbers())
         if not torch.cuda.is_available():
-            mode = stack.enter_context(_OnTheHost())
-            again = _checkpoint(checkpoint.checkpoint, mode)
+            fork = patch.object(torch.random, "fork_rng", _fork(torch.random.fork_rng))
+            stack.enter_context(fork)
+            on_host = stack.enter_context(_OnTheHost())
+            again = _checkpoint(checkpoint.checkpoint, on_host)
             stack.enter_context(patch.object(checkpoint, "checkpoint", again))
         yield answers
 
@@ -413,6 +419,19 @@ class _Answers(TorchDispatchMode):
 
         return init
 
+    def split(self, usual: Any) -> Any:
+        """Return how to split a tensor, evenly if the sizes are not known: each counts as 1."""
+
+        @wraps(usual)
+        def split(tensor: torch.Tensor, sizes: Sequence[int], dim: int = 0) -> Any:
+            n, parts = tensor.shape[dim], len(sizes)
+            if {*sizes} == {1} and parts != n:
+                sizes = [n // parts + (each < n % parts) for each in range(parts)]
+                self._take(_EVEN, self._line())
+            return usual(tensor, sizes, dim)
+
+        return split
+
     def _take(self, answer: str, line: str) -> None:
         """Note what a line of the script takes unknown values to be."""
         self._taken[line][answer] = None
@@ -495,7 +514,7 @@ class _Answers(TorchDispatchMode):
 
 
 _ALL_ROWS, _DIFFERENT, _FINITE = "true for all rows", "all different", "finite"
-_LENGTH = "the whole length"
+_LENGTH, _EVEN = "the whole length", "sizes of even parts"
 """What values were taken to be."""
 
 _ASKS = (_aten._local_scalar_dense.default, _aten.equal.default, _aten.allclose.default)
@@ -738,11 +757,33 @@ def _load_here(init: Any) -> Any:
         names = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
         kwargs = dict(zip(names, args, strict=False)) | kwargs
         dropped = ("prefetch_factor", "persistent_workers", "pin_memory", "timeout")
-        for name in ("num_workers", *dropped):
+        for name in ("num_workers", "multiprocessing_context", *dropped):
             kwargs.pop(name, None)
         init(self, **kwargs)
 
     return init_here
+
+
+def _fork(usual: Any) -> Any:
+    """Keep the random numbers of the host alone: there is no GPU."""
+
+    @wraps(usual)
+    def fork(devices: Any = None, enabled: bool = True, *_: Any, **__: Any) -> Any:
+        return usual((), enabled)
+
+    return fork
+
+
+class _OfNumbers(TorchFunctionMode):
+    """Lets a tensor be made of a list of others: PyTorch would read their memory."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        given = args[0] if func is torch.tensor and args else None
+        if isinstance(given, list | tuple) and any(isinstance(e, FakeTensor) for e in given):
+            args = (tree_map_only(FakeTensor, torch.Tensor.tolist, given), *args[1:])
+        return func(*args, **kwargs or {})
 
 
 class _OnTheHost(TorchFunctionMode):

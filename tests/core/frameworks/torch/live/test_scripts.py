@@ -633,6 +633,8 @@ PARALLEL = "from torch.distributed.tensor.parallel import parallelize_module as 
         ("raise ImportError('DeepSpeed is not installed => run')", "line 2: .* by DeepSpeed"),
         (f"{NOT_FOUND}('The \"deepspeed>=0.9\" package was not found')", "line 2: .* by DeepSpeed"),
         (f"{NOT_FOUND}('The \"peft\" package was not found')", "PackageNotFoundError: No package"),
+        ("torch.nn.LazyLinear(3)", "line 2: .* write its size"),
+        ("torch.cuda.reset_peak_memory_stats()", "line 2: it wants a GPU of its own"),
         ("raise SystemExit('nan')", "until then, or profile .* without --estimate"),
         (f"{PARALLEL}(torch.nn.Linear(2, 2))", "line 2: .* divided by tensor parallelism"),
         ("raise KeyError('LOCAL_RANK')", "line 2: .* torchrun .* set RANK=0"),
@@ -725,6 +727,12 @@ VALUES = """
         assert sum(y.repeat_interleave(y)[-y[-1] :]) == y[-1] ** 2
         import copy; copy.deepcopy(torch.tensor(1.0))
         assert f"{x.sum():.2f}" == "1.00"
+        assert torch.tensor([x.sum(), x[0, 0], 3.0]).tolist() == [1, 1, 3]
+        counts = torch.bincount(model(x).argmax(1), minlength=5).tolist()
+        assert [len(part) for part in x.split(counts)] == [7, 7, 6, 6, 6]
+        with torch.random.fork_rng():
+            loaded = torch.utils.data.DataLoader(x, num_workers=1, multiprocessing_context="spawn")
+            assert len([*loaded]) == len(x)
         optimizer.zero_grad()
 """
 
