@@ -2,19 +2,21 @@
 
 While they are watched, parameters have a class that tells of both; else they have their own, so
 that nothing pays for it in steps, evaluation and optimisers. What shares memory with a parameter,
-as ``parameter.data`` does, is watched like it.
+as ``parameter.data`` does, is watched like it. The gradient of a parameter that another process
+trains is a stand-in without values.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
-from enplace.frameworks.torch.pipelines.tape import IN_PLACE
+from enplace.frameworks.torch.pipelines.tape import IN_PLACE, PipelineRefusedError, is_of_script
 
 _SHARING = ("data", "detach", "__getitem__")
 """What gives a tensor that may share the memory of another; other views are read at once."""
@@ -25,6 +27,20 @@ _ABOUT = {"size", "stride", "dim", "ndimension", "numel", "nelement", "element_s
           "register_hook", "register_post_accumulate_grad_hook", "backward", "_is_view",
           "_has_compatible_shallow_copy_type"}  # fmt: skip
 """What says something of a tensor other than its values, or changes that."""
+
+
+def _name(func: Any) -> str:
+    """Return the name of a function of PyTorch, or of the attribute that it gets or sets."""
+    is_access = func.__name__ in ("__get__", "__set__", "__delete__")
+    return str(getattr(func.__self__, "__name__", "") if is_access else func.__name__)
+
+
+def _is_about(func: Any) -> bool:
+    """Whether a function of PyTorch neither reads values nor changes them."""
+    name = _name(func)
+    if func.__name__ in ("__get__", "__set__", "__delete__"):
+        return name != "data" and (func.__name__ != "__get__" or name not in _VIEWS)
+    return name in _ABOUT or (name.startswith("is_") and name != "is_nonzero")
 
 
 class Watch:
@@ -38,6 +54,8 @@ class Watch:
         Called with the parameters that were written.
     is_in_step : callable
         Whether what has a gradient is a part of the loss now, which each stage makes itself.
+    is_elsewhere : callable
+        Whether another process has the gradient of a parameter, and this one does not.
 
     Attributes
     ----------
@@ -49,8 +67,10 @@ class Watch:
         read: Callable[[], None],
         wrote: Callable[[Iterable[torch.Tensor]], None],
         is_in_step: Callable[[], bool],
+        is_elsewhere: Callable[[torch.Tensor], bool],
     ) -> None:
-        self._read, self._wrote, self._is_in_step = read, wrote, is_in_step
+        self._read, self._wrote = read, wrote
+        self._is_in_step, self._is_elsewhere = is_in_step, is_elsewhere
         self._kinds: dict[type, type] = {}
         self._part: type = type("Tensor", (_Watched, _Bare), {"watch": self})
         self._parameters: list[tuple[torch.nn.Parameter, type, type]] = []
@@ -86,18 +106,20 @@ class Watch:
         self, usual: Callable[..., Any], func: Any, types: Any, args: Any, kwargs: Any
     ) -> Any:
         """Call a function of PyTorch with watched tensors."""
-        if not self.is_on:
+        if not self.is_on or _is_about(func):
             return usual(func, types, args, kwargs)
-        name = func.__name__
-        if name in ("__get__", "__set__", "__delete__"):
-            name = getattr(func.__self__, "__name__", "")
-            if name == "data" and func.__name__ == "__set__":
-                return self._changed(usual, func, types, args, kwargs)
-            if name != "data" and (func.__name__ != "__get__" or name not in _VIEWS):
-                return usual(func, types, args, kwargs)
-        if name in _ABOUT or (name.startswith("is_") and name != "is_nonzero"):
-            return usual(func, types, args, kwargs)
-        if IN_PLACE.fullmatch(name) or kwargs.get("out") is not None:
+        name = _name(func)
+        changes = func.__name__ == "__set__" or IN_PLACE.fullmatch(name)
+        if any(isinstance(each, Elsewhere) for each in tree_leaves((args, kwargs))):
+            if (
+                changes
+                and args
+                and isinstance(args[0], _Watched)
+                and self._is_elsewhere(_whole(args[0]))
+            ):
+                return args[0]  # that is done where it is trained
+            return Elsewhere.__torch_function__(func, types, args, kwargs)
+        if changes or kwargs.get("out") is not None:
             return self._changed(usual, func, types, args, kwargs)
         if name in _SHARING or (self._is_in_step() and torch.is_grad_enabled()):
             out = usual(func, types, args, kwargs)
@@ -110,6 +132,14 @@ class Watch:
                     return out
         self._read()
         return usual(func, types, args, kwargs)
+
+    def gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        """Return what a script gets for a gradient that this process does not have."""
+        if not (self.is_on and self._is_elsewhere(parameter)):
+            return None
+        with torch._C.DisableTorchFunctionSubclass():
+            none = torch.zeros((), dtype=parameter.dtype, device=parameter.device)
+            return none.expand(parameter.shape).as_subclass(Elsewhere)
 
     def read(self) -> None:
         """Note that values are read."""
@@ -140,6 +170,32 @@ def _memory(tensor: torch.Tensor) -> int:
         return int(tensor.untyped_storage().data_ptr())
 
 
+class Elsewhere(torch.Tensor):
+    """A gradient that only the process of its stage has, or what is made of such.
+
+    What changes it in place does so there. It has no values here.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        name, kwargs = _name(func), kwargs or {}
+        usual = torch._C._disabled_torch_function_impl
+        if _is_about(func):
+            return usual(func, types, args, kwargs)
+        if args and isinstance(args[0], cls) and IN_PLACE.fullmatch(name):
+            return args[0]
+        made = None if IN_PLACE.fullmatch(name) else usual(func, types, args, kwargs)
+        if not all(isinstance(each, torch.Tensor) for each in tree_leaves([made])):
+            raise PipelineRefusedError(
+                "the script reads a gradient of another stage, and each process has those of its "
+                "own; take norms by clip_grad_norm_, which counts all, or change each gradient in "
+                "place, as in p.grad.clamp_(-1, 1)"
+            )
+        return tree_map(lambda each: each.as_subclass(cls), made)
+
+
 class _Bare(torch.Tensor):
     """A tensor, of which functions of PyTorch make usual ones."""
 
@@ -163,10 +219,14 @@ class _Watched:
     def grad(self) -> torch.Tensor | None:
         with torch._C.DisableTorchFunctionSubclass():
             found: torch.Tensor | None = torch.Tensor.grad.__get__(self)
-            return found
+        if found is None and is_of_script(sys._getframe(1)):  # PyTorch knows parameters without one
+            return self.watch.gradient(self)
+        return found
 
     @grad.setter
     def grad(self, value: torch.Tensor | None) -> None:
+        if isinstance(value, Elsewhere):
+            return
         with torch._C.DisableTorchFunctionSubclass():
             torch.Tensor.grad.__set__(self, value)
 

@@ -43,7 +43,7 @@ class Weights:
         self._model: torch.nn.Module | None = None
         self._name_of: Mapping[int, str] = {}
         self.own: dict[int, torch.nn.Parameter] = {}
-        self.watch = Watch(self.refresh, self._wrote, is_in_step)
+        self.watch = Watch(self.refresh, self._wrote, is_in_step, self._is_elsewhere)
         self._outdated: set[int] = set()
         self._shared: dict[int, tuple[torch.nn.Parameter, tuple[int, ...]]] = {}
         self._groups: dict[tuple[int, ...], Any] = {}
@@ -122,6 +122,16 @@ class Weights:
             dist.all_reduce(parameter.grad, group=self._groups[ranks])
             if key in before:
                 parameter.grad = before[key].add_(parameter.grad)
+
+    def _is_elsewhere(self, parameter: torch.Tensor) -> bool:
+        """Whether only other processes have the gradient of a parameter now."""
+        key = id(parameter)
+        return (
+            parameter.requires_grad
+            and key in self._owner
+            and key not in self.own
+            and any(each.grad is not None for each in self.own.values())
+        )
 
     def _took_norm(self, usual: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(usual)

@@ -308,6 +308,7 @@ out = model(x)
 loss = loss_of(out, y)
 loss.backward()
 optimizer.step()
+refused(lambda: sum(p.grad.norm() for p in model.parameters()).item())
 refused(lambda: model(x) if os.environ["RANK"] == "1" else copy.deepcopy(model))
 refused(lambda: (out.argmax(-1) == y).sum())
 refused(loss.backward)
@@ -323,6 +324,7 @@ os._exit(0)
 """
 WHY = (
     "PlanError the plan was made for another model than Linear",
+    "PipelineRefusedError the script reads a gradient of another stage",
     "PipelineRefusedError one process trains its model where another reads its weights",
     "PipelineRefusedError the script uses what its model gave after loss.backward()",
     "PipelineRefusedError the script goes backward twice from one call of its model",

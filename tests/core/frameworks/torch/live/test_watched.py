@@ -15,6 +15,7 @@ from torch.nn.utils import (  # noqa: E402
     vector_to_parameters,
 )
 
+from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError  # noqa: E402
 from enplace.frameworks.torch.pipelines.watched import Watch  # noqa: E402
 
 
@@ -26,7 +27,7 @@ class Watched:
         for each in self.model.parameters():
             each.grad = torch.ones_like(each)
         self.n_reads, self.written, self.is_in_step = 0, set(), False
-        self.watch = Watch(self._read, self._wrote, lambda: self.is_in_step)
+        self.watch = Watch(self._read, self._wrote, lambda: self.is_in_step, self._is_elsewhere)
         self.watch.follow(self.model.parameters())
         self.watch.turn(on=True)
 
@@ -36,6 +37,9 @@ class Watched:
         with torch.no_grad(), self.watch.off():
             for each in self.model.parameters():
                 each.fill_(7)
+
+    def _is_elsewhere(self, parameter):
+        return parameter is self.model[1].weight
 
     def _wrote(self, parameters):
         names = {id(p): name for name, p in self.model.named_parameters()}
@@ -141,3 +145,59 @@ def test_what_a_loss_makes_of_weights_is_the_stages_own():
     assert penalty.requires_grad
     assert not watched.n_reads
     assert watched.model[0].weight.detach().max().item() == 7
+
+
+def elsewhere():
+    """Return a model of which another process has the gradient of the second layer."""
+    watched = Watched()
+    watched.model[1].weight.grad = None
+    return watched.model
+
+
+def clipped(model):
+    total = torch.zeros(())
+    for p in model.parameters():
+        total += p.grad.norm() ** 2
+    return total.sqrt() > 1.0
+
+
+def scaled(model):
+    norms = [p.grad.data.norm(2) for p in model.parameters() if p.grad is not None]
+    total = torch.stack(norms).norm()
+    for p in model.parameters():
+        p.grad.mul_(1 / total)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        clipped,
+        scaled,
+        lambda model: [p.grad.norm().item() for p in model.parameters()],
+        lambda model: model[1].weight.grad.numpy(),
+        lambda model: print(model[1].weight.grad),
+        lambda model: pickled(model[1].weight.grad),
+        lambda model: model[0].bias.data.sub_(model[1].weight.grad.sum()),
+        lambda model: float(model[0].weight.detach().sum() / model[1].weight.grad.sum()),
+    ],
+)
+def test_a_gradient_of_another_stage_is_refused_where_it_is_read(read):
+    with pytest.raises(PipelineRefusedError, match="reads a gradient of another stage, and each"):
+        read(elsewhere())
+
+
+def test_gradients_may_be_changed_one_by_one():
+    model = elsewhere()
+    model[1].weight.data.fill_(3)
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad.data.clamp_(-0.5, 0.5)
+            p.grad *= 2
+        assert p.grad.shape == p.shape
+        p.data -= 0.1 * p.grad
+        with torch.no_grad():
+            p.add_(p.grad, alpha=-0.1)
+    assert clip_grad_norm_(model.parameters(), 100.0).item() == pytest.approx(12**0.5)
+    assert model[1].weight.eq(7).all()  # as other processes set it
+    for p in model.parameters():
+        p.grad = None
