@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from enplace.frameworks.torch.pipelines.joining import LostError, connected
-from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError
+from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, _line
 
 MOST_SEEN = 17
 """So many numbers are compared with those of other processes."""
@@ -66,7 +66,8 @@ def _waiting(does: int) -> Iterator[None]:
     if does == TRAINS:  # in all processes: and so often that a thread would take time
         yield
         return
-    line = f"enplace: a process {_DOES[does]}, and waits for the others to do so; {_IN_EACH}"
+    what = f"a process {_DOES[does]}, and waits for the others to do so"
+    line = f"enplace: {_line()}: {what}; {_IN_EACH}"
     late = Timer(PATIENCE_S, print, [line], {"file": sys.stderr, "flush": True})
     late.daemon = True
     late.start()

@@ -8,6 +8,7 @@ processes get the weights of all stages.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any
@@ -41,6 +42,7 @@ class Weights:
     def __init__(self, member: Member, is_in_step: Callable[[], bool]) -> None:
         self._member = member
         self._model: torch.nn.Module | None = None
+        self._thread = threading.current_thread()
         self._name_of: Mapping[int, str] = {}
         self.own: dict[int, torch.nn.Parameter] = {}
         self.watch = Watch(self.refresh, self._wrote, is_in_step, self._is_elsewhere)
@@ -57,7 +59,7 @@ class Weights:
     def begin(self, model: torch.nn.Module) -> None:
         """Take the weights of the first process for a model."""
         self._name_of = {id(each): name for name, each in model.named_parameters()}
-        self._model = model
+        self._model, self._thread = model, threading.current_thread()
         self.watch.follow(model.parameters())
         self._outdated.update(map(id, self._all))
         self.refresh()
@@ -190,6 +192,12 @@ class Weights:
         """Give all processes the weights of all stages, if some were written since."""
         if not self._outdated:
             return
+        if threading.current_thread() is not self._thread:
+            raise PipelineRefusedError(
+                "a thread of the script reads weights while the others go on; copy them first, in "
+                "the main thread of each process, as in {k: v.clone() for k, v in "
+                "model.state_dict().items()}"
+            )
         meet(READS, self._member.device)
         with self.watch.off(), connected():
             flags = [id(tensor) in self._outdated for tensor in self._all]

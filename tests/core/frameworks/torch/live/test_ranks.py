@@ -284,6 +284,7 @@ def test_other_models_run_whole_and_the_next_batch_may_be_drawn_before_the_gradi
 
 ODD = """
 import copy, os, types
+from concurrent.futures import ThreadPoolExecutor
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 x, y = torch.randint(0, 16, (2, 8, 5))
 padded = torch.where(x > 8, y, -100)
@@ -309,6 +310,7 @@ loss = loss_of(out, y)
 loss.backward()
 optimizer.step()
 refused(lambda: sum(p.grad.norm() for p in model.parameters()).item())
+refused(ThreadPoolExecutor(1).submit(copy.deepcopy, model).result)
 refused(lambda: model(x) if os.environ["RANK"] == "1" else copy.deepcopy(model))
 refused(lambda: (out.argmax(-1) == y).sum())
 refused(loss.backward)
@@ -325,6 +327,7 @@ os._exit(0)
 WHY = (
     "PlanError the plan was made for another model than Linear",
     "PipelineRefusedError the script reads a gradient of another stage",
+    "PipelineRefusedError a thread of the script reads weights while the others go on",
     "PipelineRefusedError one process trains its model where another reads its weights",
     "PipelineRefusedError the script uses what its model gave after loss.backward()",
     "PipelineRefusedError the script goes backward twice from one call of its model",
