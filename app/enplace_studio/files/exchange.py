@@ -96,7 +96,7 @@ class Exchange(Part):
 
     def _known_us(self, entry: PlanEntry) -> float | None:
         """Return the bound that is known by now."""
-        return self._document.bounds.find_us(entry.schedule.problem)
+        return self._document.bounds.find_us(entry.schedule)
 
     def ask_save_picture(self, drawing: Drawing | None) -> None:
         """Ask for a file and write a view's picture to it, as SVG, PNG or PDF."""

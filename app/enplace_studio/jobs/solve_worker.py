@@ -91,8 +91,9 @@ def _solve(profile: Profile, message: Message, cancelled: set[int], send: Send) 
         send(Message("unsolved", {"job": number, "why": str(error)}))
     else:
         reporter.send_pending()
-        # A bound on the graph with split ops is not a bound on the original graph.
-        same = result.schedule.problem.splits == problem.splits
+        # A bound on the graph with split ops is not a bound on the original graph, and one on plans
+        # that need not keep all is lower than the bound on those that do.
+        same = result.schedule.problem.splits == problem.splits and result.plan.keeps_all
         bound_us = result.step_bound_us if same else None
         proof = {"bound_us": bound_us, "proven_by": result.proven_by}
         send(codecs.plan_message("solved", result.plan, {"job": number, **proof}))

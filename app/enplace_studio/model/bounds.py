@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QObject, Signal
 
-from enplace.bounds import Proof, Proofs, lower_bound_us
+from enplace.bounds import Proof, Proofs, lower_bound_us, rivals_of
 from enplace.values.plan import find_gap
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
@@ -32,22 +32,19 @@ class Bounds(QObject):
         self._proofs.add(problem, proof)
         self.changed.emit()
 
-    def known_us(self, problem: Problem) -> float | None:
-        """Return the best known bound, if there is one."""
+    def find_us(self, schedule: Schedule) -> float | None:
+        """Return the best known bound of a plan's rivals; ``changed`` is sent once there is one."""
+        problem = rivals_of(schedule)
         proof = self._proofs.known(problem)
-        return None if proof is None else proof.bound_us
-
-    def find_us(self, problem: Problem) -> float | None:
-        """Return the best known bound; if there is none, ``changed`` is sent once there is."""
-        bound_us = self.known_us(problem)
-        if bound_us is None:
+        if proof is None:
             self._next = problem  # later requests replace earlier ones
             self._start()
-        return bound_us
+            return None
+        return proof.bound_us
 
     def gap(self, schedule: Schedule) -> float | None:
         """Return how far a step is above the bound, as a fraction; None if not known yet."""
-        bound_us = self.find_us(schedule.problem)
+        bound_us = self.find_us(schedule)
         return None if bound_us is None else find_gap(schedule.makespan_us, bound_us)
 
     def _start(self) -> None:

@@ -181,6 +181,7 @@ def with_proof(project: OpenProject, problem: Problem, plan: Plan) -> OpenProjec
         own, made_for = entry.plan, entry.schedule.problem
         if (
             not (entry.schedule.fits or own.splits or own.nothing_fits)
+            and own.keeps_all
             and (own.objective, own.load_rule) == (plan.objective, plan.load_rule)
             and made_for.measured_profile is problem.measured_profile
             and made_for.cluster == problem.cluster

@@ -165,7 +165,7 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry, stale: str) 
 
 
 def _proof(bounds: Bounds, schedule: Schedule) -> str:
-    bound_us = bounds.find_us(schedule.problem)
+    bound_us = bounds.find_us(schedule)
     return "" if bound_us is None else f", proven not below {ms(bound_us)}"
 
 

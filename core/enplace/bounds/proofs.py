@@ -19,6 +19,16 @@ class Proof(NamedTuple):
     by: str = ""
 
 
+def rivals_of(schedule: Schedule) -> Problem:
+    """Return the problem of all plans that a schedule's plan is compared with.
+
+    Where a plan computes ops again or keeps what they make on the host, or was sought among such
+    plans, the others may do so with any ops. Every bound that is shown of a plan is that of this
+    problem.
+    """
+    return schedule.problem if schedule.plan.keeps_all else schedule.problem.with_any_copies
+
+
 def with_bound(schedule: Schedule, known_us: float | None = None) -> Result:
     """Return a schedule with a lower bound on its plan's objective.
 
@@ -30,7 +40,7 @@ def with_bound(schedule: Schedule, known_us: float | None = None) -> Result:
     plan = schedule.plan
     if plan.objective != STEP_TIME:
         return Result(schedule, plan.bound_us)
-    return Result(schedule, lower_bound_us(schedule.problem) if known_us is None else known_us)
+    return Result(schedule, lower_bound_us(rivals_of(schedule)) if known_us is None else known_us)
 
 
 class Proofs:
@@ -89,11 +99,15 @@ class Proofs:
 
 
 def _keeps_constraints(problem: Problem, other: Problem) -> bool:
-    """Whether every plan of a problem is a plan of the other: same costs, no fewer constraints."""
+    """Whether every plan of a problem is a plan of the other: same costs, no fewer constraints.
+
+    Nor may the other allow fewer copies.
+    """
     return problem is other or (
         problem.measured_profile is other.measured_profile
         and problem.cluster == other.cluster
         and problem.splits == other.splits
+        and problem.any_copies <= other.any_copies
         and all(
             set(problem.constraints[kind.key]) >= set(rows)
             for kind, rows in other.constraints.items()

@@ -47,11 +47,21 @@ prices. Good prices come from its linear program on cells of units that are near
 A unit's bytes here are those in memory from start to end: its variables. While one of its ops runs,
 the op's inputs, outputs and temporary bytes are in memory as well. The bounds hold for schedules
 that fit the devices' memory.
+
+If plans may also compute ops again or keep what they make on the host (``Problem.any_copies``), the
+graph here is the one without copies. Each of its ops still runs at least once, on a device of its
+unit with its variables, so what counts only work holds as it is. A copy may run on any device that
+can run the op, apart from its unit, and instead of a transfer; the host may pass on what devices
+would send each other. So heads and tails then follow paths without transfers: along each path there
+is a run of every op, the op's own or a copy's, each after the one before it. These runs also do the
+work within a time window, on some device that can run the op. If no op reads an op's own run, what
+it makes is not in memory then (``Problem.running_bytes``).
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 
@@ -75,19 +85,31 @@ def lower_bound_us(problem: Problem, stop: BoolArray | None = None) -> float:
     paths: this gives weaker bounds by path and by time windows, in some microseconds per op. Those
     by work and by prices are always complete.
     """
-    running = _running_bytes(problem)
-    possible = _possible(problem, running)
-    time_us = np.where(possible[problem.unit], problem.time_us, np.inf)
+    time_us = _possible_us(problem)
     unit_us = _sums(problem.unit, time_us, problem.n_units)
     unit_bound = (unit_us / problem.cluster.lanes).min(axis=1).max()
-    least_us = time_us.min(axis=1)
-    head_us, tail_us = heads_and_tails_us(problem, stop)
-    path_bound = (head_us + least_us + tail_us).max()
-    window_bound = _window_bound_us(problem, time_us, head_us, tail_us)
+    runs = _any_runs(problem) if problem.any_copies else problem
+    run_us = _possible_us(runs)
+    head_us, tail_us = heads_and_tails_us(runs, stop)
+    path_bound = (head_us + run_us.min(axis=1) + tail_us).max()
+    window_bound = _window_bound_us(runs, run_us, head_us, tail_us)
     work_bound = _work_bound_us(problem, unit_us)
     count_bound = _count_bound_us(problem, time_us)
     price_bound = _price_bound_us(problem, unit_us)
     return float(max(path_bound, window_bound, work_bound, unit_bound, count_bound, price_bound))
+
+
+def _any_runs(problem: Problem) -> Problem:
+    """Return the problem whose ops run as copies may: on any device that can run them."""
+    profile = problem.profile
+    apart = replace(profile, colocation=("",) * profile.n_ops)
+    return Problem(apart, problem.cluster, any_copies=True)
+
+
+def _possible_us(problem: Problem) -> FloatArray:
+    """Return the time of each op where it is allowed and has room; shape (n_ops, n_devices)."""
+    possible = _possible(problem, _running_bytes(problem))
+    return np.where(possible[problem.unit], problem.time_us, np.inf)
 
 
 def _sums(part: IntArray, values: FloatArray, n_parts: int) -> FloatArray:
@@ -100,9 +122,8 @@ def _sums(part: IntArray, values: FloatArray, n_parts: int) -> FloatArray:
 
 def _running_bytes(problem: Problem) -> IntArray:
     """Find the most bytes that any op of each unit adds while it runs; shape (n_units,)."""
-    profile = problem.profile
     # An op that takes no time may free everything before another op needs memory.
-    op_bytes = np.where(problem.time_us.min(axis=1) > 0, profile.running_bytes, 0)
+    op_bytes = np.where(problem.time_us.min(axis=1) > 0, problem.running_bytes, 0)
     running = np.zeros(problem.n_units, dtype=np.int64)
     np.maximum.at(running, problem.unit, op_bytes)
     return running
@@ -140,10 +161,14 @@ def heads_and_tails_us(
 
     Both hold for every schedule that fits. Setting ``stop[0]`` makes those of some ops smaller.
     """
-    is_huge = problem.profile.n_ops > MOST_OPS_WITH_HEADS
-    flag = np.array([is_huge]) if stop is None or is_huge else stop
+    only_paths = problem.any_copies or problem.profile.n_ops > MOST_OPS_WITH_HEADS
+    flag = np.array([only_paths]) if stop is None or only_paths else stop
+    costs = least_costs(problem)
+    if problem.any_copies:
+        unsure_us = np.zeros(problem.profile.n_edges)
+        costs = costs[0]._replace(sure_us=unsure_us), costs[1]._replace(sure_us=unsure_us)
     with ThreadPoolExecutor(max_workers=2) as pool:
-        head_us, tail_us = pool.map(earliest_starts, least_costs(problem), (flag, flag))
+        head_us, tail_us = pool.map(earliest_starts, costs, (flag, flag))
     return head_us, tail_us
 
 

@@ -11,9 +11,11 @@ backward op: a fetch during the forward pass would free nothing where memory is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product, starmap
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,7 +40,23 @@ SHARES = (1.0, 0.5, 0.75, 0.9, 0.25, 0.1)
 """Shares of what is kept that are computed again, the cheapest part of it for its bytes."""
 
 KEEP, AGAIN = -1, -2
-"""What may be done with what an op makes, besides sending it: see :meth:`Kept.ways`."""
+"""What may be done with what an op makes, besides sending it: see :class:`Way`."""
+
+
+class Way(NamedTuple):
+    """What is done with what an op makes.
+
+    Attributes
+    ----------
+    after : int
+        The op after which it is fetched from the host, or :data:`KEEP` or :data:`AGAIN`.
+    readers : tuple of int
+        The late readers that read what is fetched or made again; empty for all.
+    """
+
+    after: int
+    readers: tuple[int, ...]
+
 
 AHEAD = (1.0, 0.0)
 """How long before its first reader a tensor is fetched, in times of its transfer: 0 delays the
@@ -216,19 +234,28 @@ class Kept:
         given = set(ops)
         return frozenset(self._completed(given, closed=False) - given)
 
-    def ways(self, base: Schedule) -> dict[int, list[int]]:
+    def ways(
+        self, base: Schedule, choose: Callable[[list[int]], list[tuple[int, ...]]]
+    ) -> dict[int, list[Way]]:
         """List what may be done with what each op makes: keep it, compute it again, fetch it.
 
-        A fetch is given as the op after which it begins: any between the op and its last reader.
+        A fetch may begin after any op between the op and its last reader.
+
+        Parameters
+        ----------
+        choose : callable
+            Lists, for the late readers of an op, the sets of those that read what was not kept.
         """
         rank = position_by(self.problem, base.op_start_us)
         found = {}
         for op in np.flatnonzero(self.can | self.can_send).tolist():
             if self.readers[op]:
-                found[op] = [KEEP] + [AGAIN] * bool(self.can[op])
+                begins = [AGAIN] * bool(self.can[op])
                 last = max(rank[self.readers[op]])
                 between = np.flatnonzero((rank >= rank[op]) & (rank < last))
-                found[op] += between.tolist() if self.can_send[op] else []
+                begins += between.tolist() if self.can_send[op] else []
+                late = choose(self.late(op)) or [()]
+                found[op] = [Way(KEEP, ()), *starmap(Way, product(begins, late))]
         return found
 
     def copied(
@@ -237,6 +264,7 @@ class Kept:
         ops: Collection[int],
         sent: Collection[int] | Mapping[int, int] = (),
         ahead: float = AHEAD[0],
+        readers_of: Mapping[int, Sequence[int]] | None = None,
     ) -> Plan:
         """Return a schedule's plan with ops computed again, each copy just before it is needed.
 
@@ -247,14 +275,17 @@ class Kept:
             fetched.
         ahead : float
             How early they are fetched: :data:`AHEAD`.
+        readers_of : mapping, optional
+            The late readers of some ops that read what was not kept; else all of them do.
         """
+        of_some = readers_of or {}
         problem, n = self.problem, self.problem.profile.n_ops
         names, rank = problem.profile.op_names, position_by(problem, base.op_start_us)
         first: dict[int, int] = {}
         readers: dict[int, list[str]] = {}
         home: dict[int, int] = {}
         for op in sorted({*ops, *sent}, key=lambda each: -rank[each]):
-            late = sorted(self.late(op), key=lambda each: rank[each])
+            late = sorted(of_some.get(op) or self.late(op), key=lambda each: rank[each])
             again = [r for r in self.readers[op] if r in first and r not in sent]
             # Where each reader is, and the backward op for which it is needed.
             wanted = [(r, int(base.plan.device[r])) for r in late[:1]]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from enplace.bounds.proofs import Proof
+from enplace.bounds import Proof, rivals_of
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.values.plan import Plan, find_gap
 from enplace.values.problem import Problem
@@ -205,7 +205,7 @@ class BestSchedule(Best[Schedule]):
         """Report a schedule, which part of the placer found it, and the bound if it is known."""
         options = self._options
         if not options.is_quiet:
-            proof = options.proofs.known(found.problem)
+            proof = options.proofs.known(rivals_of(found))
             bound_us = proof and proof.bound_us
             report_plan(options, found.plan, found.makespan_us, bound_us, engine=engine)
 
@@ -214,7 +214,7 @@ class BestSchedule(Best[Schedule]):
 
         Infinite if the bound is not known and there is no time left to compute it.
         """
-        problem, options = self.found.problem, self._options
+        problem, options = rivals_of(self.found), self._options
         if options.proofs.known(problem) is None and options.stop.left_s() < _bound_s(problem):
             return math.inf
         return find_gap(self.found.makespan_us, find_proof(problem, options).bound_us)

@@ -3,6 +3,10 @@
 However a plan orders its ops, a device always holds the variables of its ops, and while one of them
 runs there, also what that op reads, makes and needs meanwhile. A program finds the devices that
 need the smallest share of their memory for this. If that is above 1, no plan fits.
+
+If plans may also compute ops again (``Problem.any_copies``), what an op makes may be there only
+when its copy runs, on any device that can run the op. So each op also needs a device with room for
+one of its runs.
 """
 
 from __future__ import annotations
@@ -54,6 +58,8 @@ def pack(problem: Problem, stop: Stop) -> Packing:
     runs = working_bytes(problem) / capacity
     if (np.where(allowed, weights + runs, np.inf).min(axis=1) > 1 + SURELY).any():
         return Packing(is_impossible=True)  # a unit is too large for every device
+    if problem.any_copies and _has_too_large_op(problem):
+        return Packing(is_impossible=True)
     if stop():
         return Packing()
     builder, n_devices = ModelBuilder(), len(capacity)
@@ -83,8 +89,15 @@ def working_bytes(problem: Problem) -> FloatArray:
 
     Nothing is held for an op that takes no time. Shape (n_units, n_devices).
     """
-    need = problem.profile.running_bytes
     takes_time = np.isfinite(problem.time_us) & (problem.time_us > 0)
     found = np.zeros((problem.n_units, problem.cluster.n_devices))
-    np.maximum.at(found, problem.unit, np.where(takes_time, need[:, None], 0.0))
+    np.maximum.at(found, problem.unit, np.where(takes_time, problem.running_bytes[:, None], 0.0))
     return found
+
+
+def _has_too_large_op(problem: Problem) -> bool:
+    """Whether some op has room on no device that can run it, not even without any variables."""
+    room = np.where(problem.time_us > 0, problem.cluster.capacity_bytes, np.inf)
+    room = np.where(np.isfinite(problem.time_us), room, 0.0)
+    need = problem.profile.bytes_to_run(~problem.may_repeat | problem.has_one_output)
+    return bool((need > room.max(axis=1) * (1 + SURELY)).any())

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from enplace.bounds import Proof
+from enplace.bounds import Proof, rivals_of
 from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
 from enplace.machine.check_claims import SAME, check_claims
@@ -138,9 +138,11 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
         if exact.nothing_fits:
             plan = replace(schedule.plan, nothing_fits=True, note=NOTHING_FITS)
             schedule = replace(schedule, plan=plan)
-        elif chosen.can(MEMORY) and not schedule.fits and not options.stop.cancelled():
+        elif not (schedule.fits or plan.nothing_fits or options.stop.cancelled()) and chosen.can(
+            MEMORY
+        ):
             fitted = _fit(schedule, watch.found, options, tried)
-            if chosen.can(SPLITS) and fitted.plan.nothing_fits and not plan.nothing_fits:
+            if chosen.can(SPLITS) and fitted.plan.nothing_fits:
                 # The proof is about this graph, and other rewritten ones may fit.
                 plan = plan.with_notes(FOUND_NO_FIT, plan.note)
                 fitted = replace(schedule, plan=plan)
@@ -192,9 +194,9 @@ def _result(schedule: Schedule, options: PlaceOptions) -> Result:
         hint = _hint_at_passes(schedule, options.objective)
         plan = plan.with_notes(plan.note, hint, separator="; ")
         return Result(replace(schedule, plan=plan), plan.bound_us)
-    proof = find_proof(schedule.problem, options)
+    proof = find_proof(rivals_of(schedule), options)
     if schedule.fits and proof.bound_us > schedule.makespan_us * (1 + SAME):
-        options.proofs.drop(schedule.problem)
+        options.proofs.drop(rivals_of(schedule))
         plan = plan.with_notes(plan.note, DISPROVEN)
         return Result(replace(schedule, plan=plan))
     return Result(schedule, proof.bound_us, proof.by)

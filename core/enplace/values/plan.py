@@ -36,6 +36,10 @@ LINK_POLICIES = ("fifo", "priority", "ordered")
 the best position; or strictly by the positions of the consumers."""
 
 
+COPYING = "enplace-recompute", "enplace-offload"
+"""The methods that compute ops again, and those that keep what they make on the host."""
+
+
 @dataclass(frozen=True, eq=False)
 class Plan(Frozen):
     """The device of every op, the order of ops, and what the placer reported.
@@ -150,6 +154,11 @@ class Plan(Frozen):
         if self.value_us is None or not self.bound_us:
             return None
         return find_gap(self.value_us, self.bound_us)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether it, and all plans among which it was sought, keep what ops make."""
+        return self.method not in COPYING and all(split.is_cut for split in self.splits)
 
     def under_name(self, method: str) -> Plan:
         """Return the same placement and order as a plan of another method, without its reports."""

@@ -25,6 +25,7 @@ from enplace.values.components import components
 from enplace.values.constraints import DEVICE, NONE, OP, Constraints, same
 from enplace.values.pins import Pins, as_pins
 from enplace.values.profile import (
+    CONTROL,
     KINDS,
     FloatArray,
     IntArray,
@@ -33,6 +34,7 @@ from enplace.values.profile import (
     with_control_edges,
 )
 from enplace.values.splits import Split, ends_of, rewriting, split_profile
+from enplace.values.splits.again import may_run_again, without_copies
 
 STEP_TIME, THROUGHPUT, LATENCY = "step-time", "throughput", "latency"
 """Objectives: the makespan of one step, the time per sample of a pipeline, and the latency of one
@@ -52,6 +54,9 @@ class Problem:
         and :attr:`locked` are parts of it. An order that an edge of the graph implies is left out.
     splits : tuple of Split
         The splits that this profile's graph already contains; see :func:`split_problem`.
+    any_copies : bool
+        Whether plans may also compute ops again, or keep what they make on the host, in any way.
+        What is proven then holds for the graphs of all of these plans.
     profile : Profile
         The graph that is placed: the measured one with a control edge for each order.
 
@@ -66,6 +71,7 @@ class Problem:
     cluster: Cluster
     constraints: Constraints = NONE
     splits: tuple[Split, ...] = ()
+    any_copies: bool = False
     profile: Profile = field(init=False)
 
     def __post_init__(self) -> None:
@@ -163,6 +169,45 @@ class Problem:
         total = np.zeros(self.n_units, dtype=np.int64)
         np.add.at(total, self.unit, self.profile.persistent_bytes)
         return total
+
+    @cached_property
+    def with_any_copies(self) -> Problem:
+        """The graph without what was added to it, where plans may add copies in any way."""
+        again = tuple(split for split in self.splits if not split.is_cut)
+        if not again:
+            return self if self.any_copies else replace(self, any_copies=True)
+        profile = without_copies(self.measured_profile, again)
+        own = range(profile.n_ops)  # what was added comes last
+        together = [tuple(op for op in group if op in own) for group in self.together]
+        constraints = self.constraints.replaced(together=together)
+        constraints = constraints.mapped(lambda op: (op,) if op in own else (), same)
+        splits = tuple(split for split in self.splits if split.is_cut)
+        return Problem(profile, self.cluster, constraints, splits, any_copies=True)
+
+    @cached_property
+    def running_bytes(self) -> IntArray:
+        """The least bytes that a device holds while it runs each op, in any plan; shape (n_ops,).
+
+        If all readers read a copy, what the op makes is only there with the copy, which may run
+        elsewhere.
+        """
+        if not self.any_copies:
+            return self.profile.running_bytes
+        there = np.isfinite(self.time_us).sum(axis=1) == 1
+        return self.profile.bytes_to_run(~self.may_repeat | (there & self.has_one_output))
+
+    @cached_property
+    def may_repeat(self) -> BoolArray:
+        """Whether each op may be computed again; shape (n_ops,)."""
+        profile = self.profile
+        return np.array([may_run_again(profile, op) for op in range(profile.n_ops)])
+
+    @property
+    def has_one_output(self) -> BoolArray:
+        """Whether one run of each op makes what all readers of its copies read; shape (n_ops,)."""
+        profile = self.profile
+        made = profile.tensor_op[profile.tensor_output != CONTROL]
+        return np.bincount(made, minlength=profile.n_ops) <= 1
 
     def fault(self, op: int, device: int) -> str:
         """Say which constraint forbids an op a device, as a clause; "" if none does."""

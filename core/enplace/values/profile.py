@@ -369,17 +369,22 @@ class Profile(Frozen):
         They are its temporary memory and the tensors that it reads and makes. Those that may lie in
         one another's memory count once, like the smallest of them and their bases.
         """
-        op = np.concatenate([self.tensor_op, self.edge_op])
+        return _frozen(self.bytes_to_run(np.ones(self.n_ops, dtype=bool)))
+
+    def bytes_to_run(self, makes: BoolArray) -> IntArray:
+        """Return :attr:`running_bytes` if only some ops make anything; shape (n_ops,)."""
+        made = np.flatnonzero(makes[self.tensor_op])
+        op = np.concatenate([self.tensor_op[made], self.edge_op])
         least = np.where(self.tensor_base < 0, self.held_bytes, self.copy_bytes)
         for tensor in self.sharing[::-1]:
             least[tensor] = min(least[tensor], least[self.tensor_base[tensor]])
-        tensor = np.concatenate([np.arange(self.n_tensors), self.edge_tensor])
+        tensor = np.concatenate([made, self.edge_tensor])
         buffer = op * self.n_tensors + self.tensor_root[tensor]
         order = np.lexsort((-least[tensor], buffer))
         first = order[np.diff(buffer[order], prepend=-1) > 0]
         running = self.temporary_bytes.copy()
         np.add.at(running, op[first], least[tensor[first]])
-        return _frozen(running)
+        return running
 
     @cached_property
     def variable_given(self) -> IntArray:

@@ -244,8 +244,8 @@ class CompareView(QWidget):
         project = self._document.project
         if not self.isVisible() or project is None:
             return
-        problems = dict.fromkeys(entry.schedule.problem for entry in comparable(project))
-        known = [self._document.bounds.find_us(problem) for problem in problems]
+        bounds = self._document.bounds
+        known = [bounds.find_us(entry.schedule) for entry in comparable(project)]
         found = [bound_us for bound_us in known if bound_us is not None]
         bound_us = min(found) if found and len(found) == len(known) else None
         self.canvas.show_bound(bound_us)

@@ -9,8 +9,10 @@
    Where both are allowed, parts of the set change from one to the other.
 4. The search for placement and order goes on with the graph that has the copies.
 
-For a tiny model, every set of ops is tried, with all placements and orders, and with every op after
-which what is sent may be fetched.
+For a tiny model, every set of ops is tried, with all placements and orders, with every op after
+which what is sent may be fetched and, if there are few, with some of the late readers only. This
+proves nothing: copies may also run at other times and for other readers. That no plan fits is
+proven by packing (:mod:`enplace.placing.packing`) with what holds for all of them.
 """
 
 from __future__ import annotations
@@ -18,26 +20,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import combinations, product
 from math import prod
 
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
-from enplace.placers.enplace.search import improve
+from enplace.placers.enplace.search import NOTHING_FITS, improve
 from enplace.placers.enplace.starts import Start, find_start
 from enplace.placers.enplace.with_splits import of_model, split_graph
 from enplace.placing.again import AGAIN, AHEAD, Kept, simulate_again
-from enplace.placing.fitting import in_other_orders
+from enplace.placing.fitting import in_other_orders, limit_packing
 from enplace.placing.incumbents import BestSchedule, best_among, is_better
-from enplace.placing.options import OFFLOAD, ROUNDS, PlaceOptions
+from enplace.placing.options import OFFLOAD, ROUNDS, PlaceOptions, Progress
+from enplace.placing.packing import PROVES, pack
 from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, SPLITS, placer
 from enplace.placing.small import MOST_OPS, find_shortest, is_small
 from enplace.values.cluster_variants import boundless
-from enplace.values.plan import Plan
-from enplace.values.problem import Problem
+from enplace.values.plan import COPYING, Plan
+from enplace.values.problem import Problem, split_problem
 from enplace.values.schedule import Schedule
 
-METHOD, OFFLOADING = "enplace-recompute", "enplace-offload"
+METHOD, OFFLOADING = COPYING
 
 NO_HOST = "The cluster has no host for what the GPUs do not keep; add a CPU to it."
 
@@ -108,10 +111,29 @@ def _plan(
     method: str, problem: Problem, options: PlaceOptions, *, recompute: bool, offload: bool
 ) -> Plan:
     kept = Kept(problem, recompute, offload)
+    options = _without_bounds(options)
     plan = _try_all(method, kept, options) or _search(method, kept, options)
+    graph = split_problem(problem, plan.splits)
+    if not simulate(graph, plan).fits and _is_hopeless(problem, options):
+        plan = replace(plan.with_notes(PROVES, plan.note), nothing_fits=True)
     if offload and not problem.cluster.cpus:
         plan = plan.with_notes(plan.note, NO_HOST)
     return plan
+
+
+def _without_bounds(options: PlaceOptions) -> PlaceOptions:
+    """Return options whose progress reports leave out bounds on the steps of one graph."""
+
+    def report(progress: Progress) -> None:
+        if progress.incumbent is not None or not progress.bound_by:
+            options.progress(replace(progress, bound_us=None))
+
+    return replace(options, progress=report)
+
+
+def _is_hopeless(problem: Problem, options: PlaceOptions) -> bool:
+    """Whether it is proven that no plan fits, whatever is computed again or kept on the host."""
+    return pack(problem.with_any_copies, limit_packing(options.stop)).is_impossible
 
 
 def _search(method: str, kept: Kept, options: PlaceOptions) -> Plan:
@@ -131,14 +153,19 @@ def _search(method: str, kept: Kept, options: PlaceOptions) -> Plan:
         is_over = _choose(kept, best, sets, choosing) or options.stop()
         splits = best.found.plan.splits
         if not splits:
-            best.offer(simulate(problem, improve(problem, start, named)))
+            best.offer(simulate(problem, _unproven(improve(problem, start, named))))
             continue
         graph = split_graph(problem, splits)
         given = replace(best.found.plan, splits=())
         found = Start(simulate(graph, given), (given,), (), ())
-        plan = improve(graph, found, of_model(options, method, splits))
+        plan = _unproven(improve(graph, found, of_model(options, method, splits)))
         best.offer(simulate(problem, replace(plan, splits=splits)))
     return replace(best.found.plan, method=method)
+
+
+def _unproven(plan: Plan) -> Plan:
+    """Return a plan without a proof that is about one graph: others may fit."""
+    return replace(plan, nothing_fits=False, note=plan.note.replace(NOTHING_FITS, "").strip())
 
 
 def _choose(kept: Kept, best: BestSchedule, sets: Iterator[_Set], options: PlaceOptions) -> bool:
@@ -245,19 +272,22 @@ def _try_all(method: str, kept: Kept, options: PlaceOptions) -> Plan | None:
     if not is_small(problem):
         return None
     base = simulate(problem, find_start(problem, options.quiet).best.plan)
-    ways = kept.ways(base)
+    listed = (kept.ways(base, choose) for choose in (_any_of, _one_or_all, _all))
+    ways = next((each for each in listed if prod(map(len, each.values())) <= MOST_SETS), None)
+    if ways is None:
+        return None
     useful = [op for op, each in ways.items() if len(each) > 1]
     if problem.profile.n_ops + len(useful) > MOST_OPS:
         return None
-    if prod(map(len, ways.values())) > MOST_SETS:
-        return None
-    best, nothing_fits = BestSchedule(options), True
-    for after in map(dict, product(*([(op, way) for way in each] for op, each in ways.items()))):
+    best = BestSchedule(options)
+    for done in map(dict, product(*([(op, way) for way in each] for op, each in ways.items()))):
         if options.stop():
             return None
-        again = [op for op, way in after.items() if way == AGAIN]
-        sent = {op: way for op, way in after.items() if way >= 0}
-        splits = kept.copied(base, again, sent).splits if again or sent else ()
+        again = [op for op, way in done.items() if way.after == AGAIN]
+        sent = {op: way.after for op, way in done.items() if way.after >= 0}
+        readers = {op: way.readers for op, way in done.items()}
+        copied = kept.copied(base, again, sent, readers_of=readers) if again or sent else base.plan
+        splits = copied.splits
         if len(splits) < len(again) + len(sent):
             continue  # a copy that no op reads
         try:
@@ -265,9 +295,23 @@ def _try_all(method: str, kept: Kept, options: PlaceOptions) -> Plan | None:
         except EnplaceError:  # what is fetched would wait for its reader
             continue
         exact = find_shortest(graph, method)
-        nothing_fits &= exact.nothing_fits
         if exact.plan is not None:
             best.offer(simulate(problem, replace(exact.plan, splits=splits)))
     if not best.kept:
         return None
-    return replace(best.found.plan, method=method, nothing_fits=nothing_fits)
+    return replace(best.found.plan, method=method)
+
+
+def _any_of(late: list[int]) -> list[tuple[int, ...]]:
+    """List all sets of late readers."""
+    return [some for n in range(len(late)) for some in combinations(late, n + 1)]
+
+
+def _one_or_all(late: list[int]) -> list[tuple[int, ...]]:
+    """List each late reader, and all of them."""
+    return list(dict.fromkeys([*((each,) for each in late), tuple(late)]))
+
+
+def _all(late: list[int]) -> list[tuple[int, ...]]:
+    """List all late readers as one set."""
+    return [tuple(late)]

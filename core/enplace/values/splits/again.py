@@ -113,6 +113,32 @@ def with_copies(profile: Profile, again: tuple[Split, ...]) -> Profile:
     return _Copying(profile, again).run()
 
 
+@lru_cache(maxsize=8)
+def without_copies(profile: Profile, again: tuple[Split, ...]) -> Profile:
+    """Return the graph to which :func:`with_copies` added copies, as far as plans know it."""
+    index = profile.index
+    original = np.arange(profile.n_ops)
+    original[[index[each.added] for each in again]] = [index[each.op] for each in again]
+    kept = original == np.arange(profile.n_ops)
+    n = int(kept.sum())  # what was added comes last
+    edges = profile.edges
+    is_own = kept[edges[:, 2]] & (kept[edges[:, 0]] | (edges[:, 1] != CONTROL))
+    edges = edges[is_own]
+    edges[:, 0] = original[edges[:, 0]]
+    holds, shares = profile.holds, profile.shares
+    holds[:, 0], shares[:, (0, 2)] = original[holds[:, 0]], original[shares[:, (0, 2)]]
+    columns = {label: values[:n] for label, values in columns_of(profile).items()}
+    return make_profile(
+        profile.name,
+        op_names=profile.op_names[:n],
+        **columns,
+        **edge_columns(edges),
+        holds=holds.tolist(),
+        shares=np.unique(shares, axis=0).tolist(),
+        measured=profile.measured,
+    )
+
+
 class _Copying:
     def __init__(self, profile: Profile, again: Sequence[Split]) -> None:
         self._profile = profile
