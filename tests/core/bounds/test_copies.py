@@ -57,8 +57,8 @@ def hand_made(problem, splits, order, **more):
 def test_the_graph_without_copies_is_the_model():
     profile = read_twice()
     copies = (
-        Split("f", RECOMPUTE, 2, ("b1",), "b1"),
-        Split("a", OFFLOAD, 2, ("b2", "f/recomputed"), "m"),
+        Split("f", RECOMPUTE, 2, ("b1",), "a"),
+        Split("a", OFFLOAD, 2, ("b2",), "m"),
     )
     again = without_copies(with_copies(profile, copies), copies)
     assert again.op_names == profile.op_names
