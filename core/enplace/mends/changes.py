@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -117,7 +118,7 @@ def list_ladders(problem: Problem, cluster: Cluster, options: PlaceOptions) -> I
     if any(device.kind == "gpu" for device in cluster.devices):
         yield _with_host(problem, plain, cluster)
         yield _more_cards(problem, plain, cluster, options)
-        yield _larger_cards(problem, plain, cluster)
+        yield from _larger_cards(problem, plain, cluster)
 
 
 def _recomputing(problem: Problem, plain: Change, cluster: Cluster) -> Iterator[Change]:
@@ -302,33 +303,44 @@ def _with_room(problem: Problem, cluster: Cluster) -> Problem:
     return problem
 
 
-def _larger_cards(problem: Problem, plain: Change, cluster: Cluster) -> Iterator[Change]:
-    """Yield larger cards in the place of all GPUs."""
+def _larger_cards(problem: Problem, plain: Change, cluster: Cluster) -> Iterator[Ladder]:
+    """Yield larger cards in the place of all GPUs, and the fastest of them by itself."""
     smallest = min(cluster.gpus, key=lambda gpu: cluster.devices[gpu].memory_bytes)
-    for title, memory_bytes, speed in larger_than(cluster.devices[smallest]):
-        devices = list(cluster.devices)
-        for gpu in cluster.gpus:
-            device = devices[gpu]
-            if device.memory_bytes < memory_bytes:
-                devices[gpu] = replace(
-                    device,
-                    capacity_bytes=memory_bytes - device.reserve_bytes,
-                    speed=speed or device.speed,
-                )
-        larger = replace(cluster, devices=tuple(devices))
-        yield replace(
-            plain,
-            key=f"gpus-of-{memory_bytes >> 30}GiB",
-            title=title,
-            make=partial(replace, problem, cluster=larger),
-        )
+    cards = list(larger_than(cluster.devices[smallest]))
+    fastest = [card for card in cards if 0 < card.speed == max(each.speed for each in cards)][:1]
+    for some in ([card for card in cards if card not in fastest], fastest):
+        yield [_with_cards(problem, plain, cluster, card) for card in some]
 
 
-def larger_than(device: Device) -> Iterator[tuple[str, int, float]]:
-    """Yield larger cards: what to call them, their memory, and their speed; 0 if it is not known.
+def _with_cards(problem: Problem, plain: Change, cluster: Cluster, card: Card) -> Change:
+    devices = list(cluster.devices)
+    for gpu in cluster.gpus:
+        device = devices[gpu]
+        if device.memory_bytes < card.memory_bytes:
+            devices[gpu] = replace(
+                device,
+                capacity_bytes=card.memory_bytes - device.reserve_bytes,
+                speed=card.speed or device.speed,
+            )
+    larger = replace(cluster, devices=tuple(devices))
+    return replace(
+        plain,
+        key=f"gpus-of-{card.memory_bytes >> 30}GiB",
+        title=card.title,
+        make=partial(replace, problem, cluster=larger),
+    )
 
-    Of the cards of one size, the one with the nearest speed is taken.
-    """
+
+class Card(NamedTuple):
+    """A larger card: what to call it, its memory, and its speed; 0 if that is not known."""
+
+    title: str
+    memory_bytes: int
+    speed: float
+
+
+def larger_than(device: Device) -> Iterator[Card]:
+    """Yield larger cards; of those of one size, the one with the nearest speed is taken."""
     own = GPUS.get(device.model)
     if own is None:
         alike = (gpu for gpu in GPUS.values() if gpu.speed == device.speed)
@@ -337,12 +349,12 @@ def larger_than(device: Device) -> Iterator[tuple[str, int, float]]:
         if n_bytes <= device.memory_bytes:
             continue
         if own is None:
-            yield f"GPUs of {size(n_bytes)}, as fast as now", n_bytes, 0.0
+            yield Card(f"GPUs of {size(n_bytes)}, as fast as now", n_bytes, 0.0)
             continue
         sized = [gpu for gpu in GPUS.values() if gpu.memory_bytes == n_bytes]
         card = min(sized, key=lambda gpu: abs(np.log(gpu.speed / own.speed)))
         speed = device.speed * card.speed / own.speed
-        yield (
+        yield Card(
             f"{card.title} of {size(n_bytes)}, speed {speed:.2g} instead of {device.speed:.2g}",
             n_bytes,
             speed,

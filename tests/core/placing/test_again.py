@@ -284,6 +284,10 @@ def test_a_plan_that_keeps_on_the_host_survives_files(sent, tmp_path):
 def test_without_a_host_the_plan_says_so():
     found = place(Problem(training_step(24), cluster_of(1)), OFFLOADING)
     assert "no host" in found.plan.note
+    cpus = cluster_of(0, cpu_lanes=1)
+    step = replace(training_step(2), time_us=training_step(2).time_us[:, [0, 0]])
+    found = place(Problem(step, cpus), OFFLOADING)
+    assert "All devices are CPUs" in found.plan.note
     assert not found.plan.splits
 
 

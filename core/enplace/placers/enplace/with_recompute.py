@@ -43,6 +43,7 @@ from enplace.values.schedule import Schedule
 METHOD, OFFLOADING = COPYING
 
 NO_HOST = "The cluster has no host for what the GPUs do not keep; add a CPU to it."
+ON_HOST = "All devices are CPUs: what they make is in the host's memory already."
 
 CHOOSING_SHARE, START_SHARE = 0.6, 0.3
 """Shares of the time left for choosing ops, and of all time for the plans to begin from."""
@@ -117,7 +118,8 @@ def _plan(
     if not simulate(graph, plan).fits and _is_hopeless(problem, options):
         plan = replace(plan.with_notes(PROVES, plan.note), nothing_fits=True)
     if offload and not problem.cluster.cpus:
-        plan = plan.with_notes(plan.note, NO_HOST)
+        is_host = not any(device.kind == "gpu" for device in problem.cluster.devices)
+        plan = plan.with_notes(plan.note, ON_HOST if is_host else NO_HOST)
     return plan
 
 
