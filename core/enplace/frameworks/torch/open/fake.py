@@ -83,7 +83,6 @@ _COPIES = (
 OF_FAKES = (
     "torch._subclasses.FakeTensor",
     "torch.utils._mode_utils.no_dispatch",
-    "torch._VF.split_with_sizes",
     "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack",
     "torch.utils._python_dispatch._disable_current_modes",
     "torch.nn.Module._apply",
