@@ -378,6 +378,7 @@ class Pipeline:
     def _show(self, staged: Staged, values: torch.Tensor) -> None:
         """Let the losses that the script has be those of the batch; the rest is outdated."""
         known = dict(zip(staged.kept, values, strict=True))
+        staged.tape.add_known(known)
         for number, tensor in staged.tape.shown.values():
             if number in known:
                 tensor.data.copy_(known[number].reshape(tensor.shape))

@@ -469,6 +469,15 @@ class Tape(TorchFunctionMode):
         _call_again(self.calls_for(numbers, after_model=out is not None), known, rows)
         return known
 
+    def add_known(self, known: dict[int, torch.Tensor]) -> None:
+        """Add what the script made of known losses, and of no other tensors that change."""
+        for call in self.calls[self._n_forward :]:
+            given = [each for each in call.sources if not isinstance(each, Kept)]
+            is_known = all(isinstance(each, Made) and each.number in known for each in given)
+            is_new = call.read is None and known.keys().isdisjoint(call.numbers)
+            if given and is_known and is_new:
+                _call_again([call], known, {})
+
     @property
     def _given(self) -> list[int]:
         """The numbers of what the model gave; -1 stands for what it did not make."""

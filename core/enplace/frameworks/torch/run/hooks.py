@@ -31,6 +31,7 @@ from enplace.values.plan import Plan
 from enplace.values.splits import Split
 
 _OTHERS = (BACKWARD, UPDATE, INPUT)
+_CAST = "_to_copy"
 _MOST = 3
 
 
@@ -55,8 +56,10 @@ def modules_in_plan(
     """
     on: dict[str, set[int]] = defaultdict(set)
     for name, device in planned.items():
-        if name.partition("/")[0] not in _OTHERS:
-            on[name.rpartition("/")[0]].add(device)
+        scope, _, op = name.rpartition("/")
+        is_cast = in_stages and op.startswith(_CAST)  # it is where the module is called
+        if name.partition("/")[0] not in _OTHERS and not is_cast:
+            on[scope].add(device)
     if not has_parameters(model, planned, [head]):
         return None
     scopes = {path: scope_of_module(joined(head, path)) for path, _ in model.named_modules()}

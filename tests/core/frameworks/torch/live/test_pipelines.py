@@ -30,6 +30,7 @@ from enplace.frameworks.torch.pipelines.rank import explain_failure  # noqa: E40
 from enplace.frameworks.torch.pipelines.stages import PART, _Given, cut_tape  # noqa: E402
 from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape  # noqa: E402
 from enplace.frameworks.torch.pipelines.weights_apart import patches  # noqa: E402
+from enplace.frameworks.torch.run.hooks import modules_in_plan  # noqa: E402
 from enplace.frameworks.torch.run.run import run_plain  # noqa: E402
 from enplace.inputs import make_problem  # noqa: E402
 from enplace.placers import PlaceOptions, place  # noqa: E402
@@ -613,6 +614,15 @@ def test_a_model_may_give_a_dataclass():
     given = tape.call_again((x,), {})
     assert isinstance(given, Answer)
     assert tape.loss(loss_of(given.more["twice"], y)) == loss
+
+
+def test_a_cast_of_what_a_module_gets_may_be_in_the_stage_before_it():
+    planned = {f"{owner}/{name}": 0 for owner in ("one", "two") for name in ("weight", "bias")}
+    planned |= {"emb/weight": 0, "emb/embedding": 0, "head/_to_copy_1": 0, "head/mm": 1}
+    found = modules_in_plan(Tied(), planned, in_stages=True)
+    assert found == {"emb": 0, "one": 0, "two": 0, "head": 1}
+    with pytest.raises(PlanError, match="'head' would be divided"):
+        modules_in_plan(Tied(), planned | {"head/add": 0}, in_stages=True)
 
 
 def test_what_is_drawn_for_the_next_step_is_whole():
