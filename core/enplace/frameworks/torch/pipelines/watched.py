@@ -20,8 +20,8 @@ from enplace.frameworks.torch.pipelines.tape import IN_PLACE, PipelineRefusedErr
 
 _SHARING = ("data", "detach", "__getitem__")
 """What gives a tensor that may share the memory of another; other views are read at once."""
-_VIEWS = ("T", "mT", "H", "mH", "real", "imag", "")
-"""Attributes that are values; Python's own properties have no name."""
+_VIEWS = ("T", "mT", "H", "mH", "real", "imag", "__cuda_array_interface__", "")
+"""Attributes that are values; Python's own properties may have no name."""
 _ABOUT = {"size", "stride", "dim", "ndimension", "numel", "nelement", "element_size", "__len__",
           "storage_offset", "get_device", "retain_grad", "requires_grad_", "share_memory_",
           "register_hook", "register_post_accumulate_grad_hook", "backward", "_is_view",
