@@ -184,6 +184,18 @@ class PlaceOptions:
         return self.stop.clock.seconds
 
     @property
+    def without_bounds(self) -> PlaceOptions:
+        """The options, where progress leaves out bounds: they hold for one graph with copies."""
+        if self.is_quiet:
+            return self
+
+        def report(progress: Progress) -> None:
+            if progress.incumbent is not None or not progress.bound_by:
+                self.progress(replace(progress, bound_us=None))
+
+        return replace(self, progress=report)
+
+    @property
     def quiet(self) -> PlaceOptions:
         """Return the options for another placer that this one runs: no reports, no own values."""
         return replace(self, progress=_ignore, exact=None, values={})

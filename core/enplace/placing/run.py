@@ -75,8 +75,12 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
     def report() -> None:
         options.progress(Progress(clock.seconds, "Compiling, once after installation"))
 
+    has_copies = not all(split.is_cut for split in problem.splits)
     with clock.paused_by_compiler(report):
-        schedule = _solve(chosen, problem, options)
+        schedule = _solve(chosen, problem, options.without_bounds if has_copies else options)
+    if has_copies and schedule.plan.nothing_fits:  # with other copies, a plan may fit
+        plan = replace(schedule.plan, nothing_fits=False, note=FOUND_NO_FIT)
+        schedule = replace(schedule, plan=plan)
     return replace(_result(schedule, options), compile_seconds=clock.paused_s)
 
 

@@ -197,3 +197,14 @@ def test_no_bound_is_above_a_plan_that_recomputes_or_offloads_in_any_way(seed):
     assert found.bound_us == with_bound(found.schedule).bound_us
     if np.isfinite(best_us):
         assert not found.plan.nothing_fits
+
+
+def test_that_no_plan_with_these_copies_fits_proves_nothing_of_others():
+    problem = Problem(read_twice(), cluster_of(1, capacity_bytes=160))
+    order = ["x", "a", "f/recomputed", "f", "b1", "m", "b2"]
+    given = hand_made(problem, (Split("f", RECOMPUTE, 2, ("b1",), "a"),), order)
+    assert not given.fits
+    found = place(problem, "enplace", options=PlaceOptions(start=given.plan))
+    assert found.plan.splits == given.plan.splits
+    assert not found.schedule.fits
+    assert not found.plan.nothing_fits

@@ -31,7 +31,7 @@ from enplace.placers.enplace.with_splits import of_model, split_graph
 from enplace.placing.again import AGAIN, AHEAD, Kept, simulate_again
 from enplace.placing.fitting import in_other_orders, limit_packing
 from enplace.placing.incumbents import BestSchedule, best_among, is_better
-from enplace.placing.options import OFFLOAD, ROUNDS, PlaceOptions, Progress
+from enplace.placing.options import OFFLOAD, ROUNDS, PlaceOptions
 from enplace.placing.packing import PROVES, pack
 from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, SPLITS, placer
 from enplace.placing.small import MOST_OPS, find_shortest, is_small
@@ -112,7 +112,7 @@ def _plan(
     method: str, problem: Problem, options: PlaceOptions, *, recompute: bool, offload: bool
 ) -> Plan:
     kept = Kept(problem, recompute, offload)
-    options = _without_bounds(options)
+    options = options.without_bounds
     plan = _try_all(method, kept, options) or _search(method, kept, options)
     graph = split_problem(problem, plan.splits)
     if not simulate(graph, plan).fits and _is_hopeless(problem, options):
@@ -121,16 +121,6 @@ def _plan(
         is_host = not any(device.kind == "gpu" for device in problem.cluster.devices)
         plan = plan.with_notes(plan.note, ON_HOST if is_host else NO_HOST)
     return plan
-
-
-def _without_bounds(options: PlaceOptions) -> PlaceOptions:
-    """Return options whose progress reports leave out bounds on the steps of one graph."""
-
-    def report(progress: Progress) -> None:
-        if progress.incumbent is not None or not progress.bound_by:
-            options.progress(replace(progress, bound_us=None))
-
-    return replace(options, progress=report)
 
 
 def _is_hopeless(problem: Problem, options: PlaceOptions) -> bool:
