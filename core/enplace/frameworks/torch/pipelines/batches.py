@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError
 from enplace.frameworks.torch.pipelines.meeting import MOST_SEEN, TRAINS, meet
-from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError
 from enplace.frameworks.torch.record.storages import tensors_in
 
 

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from enplace.frameworks.torch.error_text import first_line, is_out_of_memory
-from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape, found_for
+from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError, found_for
+from enplace.frameworks.torch.pipelines.tape import Tape
 from enplace.values.profile import FloatArray
 
 Rows = Mapping[int, torch.Tensor]

@@ -25,6 +25,7 @@ from enplace.frameworks.torch.open.following import (
     without_dropout,
 )
 from enplace.frameworks.torch.open.scripts import run_watched
+from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError
 from enplace.frameworks.torch.pipelines.joining import LostError, end_with_torchrun
 from enplace.frameworks.torch.pipelines.pipeline_files import (
     ANSWER,
@@ -36,7 +37,6 @@ from enplace.frameworks.torch.pipelines.pipeline_files import (
     WHY,
 )
 from enplace.frameworks.torch.pipelines.rank import Pipeline
-from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError
 from enplace.frameworks.torch.record.modules import joined
 from enplace.frameworks.torch.record.recorder import ASIDE, given_tensors, held_by
 from enplace.frameworks.torch.record.storages import tensors_in

@@ -10,8 +10,8 @@ from threading import Timer
 import torch
 import torch.distributed as dist
 
+from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError, at_line
 from enplace.frameworks.torch.pipelines.joining import LostError, connected
-from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, _line
 
 MOST_SEEN = 17
 """So many numbers are compared with those of other processes."""
@@ -67,7 +67,7 @@ def _waiting(does: int) -> Iterator[None]:
         yield
         return
     what = f"a process {_DOES[does]}, and waits for the others to do so"
-    line = f"enplace: {_line()}: {what}; {_IN_EACH}"
+    line = f"enplace: {at_line()}: {what}; {_IN_EACH}"
     late = Timer(PATIENCE_S, print, [line], {"file": sys.stderr, "flush": True})
     late.daemon = True
     late.start()

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, gradient_hook
+from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError, gradient_hook
 
 State = dict[str, dict[str, Any]]
 """Of each module, by its path, what its attributes are; of tensors and modules, which they are."""

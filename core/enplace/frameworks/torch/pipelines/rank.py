@@ -30,6 +30,7 @@ from enplace.frameworks.torch.error_text import first_line, is_out_of_memory
 from enplace.frameworks.torch.pipelines import weights_apart
 from enplace.frameworks.torch.pipelines.again import MadeAgain, RunAgain
 from enplace.frameworks.torch.pipelines.batches import check_same_batch, samples_in, shape_of
+from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError, is_of_script
 from enplace.frameworks.torch.pipelines.first_check import ModelCall
 from enplace.frameworks.torch.pipelines.joining import connected, end_with_torchrun, join
 from enplace.frameworks.torch.pipelines.model_state import KnownState
@@ -42,7 +43,7 @@ from enplace.frameworks.torch.pipelines.stages import (
     device_around,
     parameters_of,
 )
-from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape, is_of_script
+from enplace.frameworks.torch.pipelines.tape import Tape
 from enplace.frameworks.torch.pipelines.times import StageTimes
 from enplace.frameworks.torch.pipelines.weights import Weights
 from enplace.frameworks.torch.record.modules import unwrapped

@@ -18,8 +18,7 @@ from typing import Any
 
 import torch
 
-from enplace.frameworks.torch.pipelines.pipeline_files import ON_ONE_DEVICE
-from enplace.frameworks.torch.pipelines.tape import (
+from enplace.frameworks.torch.pipelines.calls import (
     Batch,
     Call,
     Kept,
@@ -27,6 +26,7 @@ from enplace.frameworks.torch.pipelines.tape import (
     PipelineRefusedError,
     found_for,
 )
+from enplace.frameworks.torch.pipelines.pipeline_files import ON_ONE_DEVICE
 from enplace.text import listed
 
 Place = tuple[int, int]

@@ -13,18 +13,11 @@ a call too, which must give the same again.
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from copy import copy
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cached_property
-from itertools import filterfalse
-from traceback import walk_stack, walk_tb
-from types import FrameType
+from traceback import walk_tb
 from typing import Any
 from unittest.mock import patch
 
@@ -37,9 +30,31 @@ from torch.overrides import (
 )
 from torch.utils._pytree import tree_leaves, tree_map
 
-from enplace.errors import EnplaceError, PlanError
+from enplace.errors import EnplaceError
 from enplace.frameworks.torch.error_text import first_line, is_out_of_memory
-from enplace.frameworks.torch.pipelines.aside import Aside, Modes, modes_now
+from enplace.frameworks.torch.pipelines.aside import Aside, modes_now
+from enplace.frameworks.torch.pipelines.calls import (
+    OF_CLASSES,
+    SOURCES,
+    Batch,
+    Call,
+    Kept,
+    Made,
+    PipelineRefusedError,
+    Read,
+    answer_of,
+    at_line,
+    brief_of,
+    call_all,
+    gradient_hook,
+    has_any,
+    is_inner,
+    is_of_script,
+    is_tensor,
+    leaves_of,
+    line_of,
+    map_all,
+)
 from enplace.frameworks.torch.pipelines.masks import masks_for_padding
 from enplace.frameworks.torch.pipelines.one_call import as_one_call
 from enplace.frameworks.torch.pipelines.samples import mixes, pools, samples_in
@@ -68,241 +83,11 @@ _SIZED_AS_FIRST = ("index_add", "index_copy", "index_put", "scatter", "scatter_a
                    "scatter_reduce", "masked_scatter")  # fmt: skip
 """What they make has the shape of their first argument."""
 _NEEDS_ROWS = ("batch_norm", "sync_batch_norm")
-_OF_CLASSES = ("cross_entropy", "nll_loss")
 _BY_VALUE = (
     "the loss goes by the value of a loss, without its gradient, and a micro-batch has another; "
     "run without a pipeline, or leave that out"
 )
 _WITHOUT_GRADIENT = ("detach", "data")
-
-
-class PipelineRefusedError(PlanError):
-    """A step cannot run as a pipeline; the line says why."""
-
-
-def gradient_hook(what: str) -> PipelineRefusedError:
-    """Refuse a hook on the gradient of something."""
-    return PipelineRefusedError(
-        f"{what} has a hook on its gradient, which would run once for each micro-batch, and only "
-        f"in the process of its stage; change gradients after loss.backward(), where each process "
-        f"has those of its stage, or run without a pipeline"
-    )
-
-
-@dataclass(frozen=True)
-class Made:
-    """A tensor that an earlier call made."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A part of the batch: a tensor with a row for each sample."""
-
-    number: int
-
-
-@dataclass(eq=False)
-class Kept:
-    """A parameter or buffer, or another tensor that stays."""
-
-    tensor: torch.Tensor
-
-
-_SOURCES = (Made, Batch, Kept)
-"""What takes the place of tensors."""
-
-_LEFT_OUT = -100
-"""PyTorch's own target that a loss leaves out."""
-
-
-@dataclass(frozen=True)
-class Read:
-    """What a script learned from a call, by which it may go: a value or a size.
-
-    Attributes
-    ----------
-    answer
-        What it learned; of a call that makes several tensors, how many.
-    line : str
-        The line of the script, or of a library, that asked.
-    """
-
-    answer: Any
-    line: str
-
-    def check(self, out: Any, call: Call) -> None:
-        """Refuse another answer.
-
-        Raises
-        ------
-        PipelineRefusedError
-            With both.
-        """
-        answer = _answer(out)
-        if answer == self.answer or repr(answer) == repr(self.answer):  # NaN is not equal to itself
-            return
-        where = f", in '{call.module}'" if call.module else ""
-        one = ", or ask for one size, such as size(-1)" if call.name == "shape" else ""
-        raise PipelineRefusedError(
-            f"{self.line}{where}: '{call.name.strip('_')}' depends on values: it gives "
-            f"{_brief(answer)} for one micro-batch and gave {_brief(self.answer)} for the first, "
-            f"whose calls a pipeline repeats for all; run without a pipeline, or let the step do "
-            f"the same whatever the values are{one}"
-        )
-
-
-def _answer(out: Any) -> Any:
-    leaves = tree_leaves(out)
-    if any(map(_is_tensor, leaves)):
-        others = [*filterfalse(_is_tensor, leaves)]
-        return (len(leaves), *others) if others else len(leaves)
-    if isinstance(out, np.ndarray):
-        return out.tolist()
-    return tuple(out) if isinstance(out, torch.Size) else out
-
-
-ENGINE = {"torch", "enplace", *sys.stdlib_module_names}
-"""Packages that are no part of a script."""
-
-
-def is_of_script(frame: FrameType) -> bool:
-    """Whether a frame runs the script, or a library that it uses beside PyTorch."""
-    name: str = frame.f_globals.get("__name__", "")
-    return name.partition(".")[0] not in ENGINE
-
-
-def _line() -> str:
-    """Name the line of the script that runs."""
-    for frame, line in walk_stack(None):
-        if is_of_script(frame):
-            return _place(frame, line)
-    return "the script"
-
-
-def _place(frame: FrameType, line: int) -> str:
-    return f"{os.path.basename(frame.f_code.co_filename)}, line {line}"
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call on the tape.
-
-    Attributes
-    ----------
-    function : callable
-    name : str
-    args, kwargs
-        With :class:`Made`, :class:`Batch` or :class:`Kept` in place of tensors.
-    makes : tuple of (int, int)
-        The place of each tensor among the leaves of the result, and its number.
-    changes : int or None
-        The number that the first argument has from here on, if it is changed in place.
-    module : str
-        The path of the module that called; empty outside of the model, and in its root.
-    needs_gradient : bool
-        Whether a result does.
-    modes : Modes
-    shapes : dict of int to (shape, dtype)
-        Of what it makes, by their numbers.
-    read : Read, optional
-        What must be the same again.
-    """
-
-    function: Callable[..., Any]
-    name: str
-    args: Any
-    kwargs: Any
-    makes: tuple[tuple[int, int], ...]
-    changes: int | None
-    module: str
-    needs_gradient: bool
-    modes: Modes
-    shapes: Mapping[int, tuple[torch.Size, torch.dtype]]
-    read: Read | None = None
-
-    @cached_property
-    def _is_flat(self) -> bool:
-        """Whether no argument holds sources inside: looking there takes as long as many a call."""
-        values = (*self.args, *self.kwargs.values())
-        return all(isinstance(v, _SOURCES) or not _has_any(v, _SOURCES) for v in values)
-
-    @property
-    def sources(self) -> list[Any]:
-        """What takes the place of tensors in the arguments."""
-        leaves = tree_leaves((self.args, self.kwargs))
-        return [each for each in leaves if isinstance(each, _SOURCES)]
-
-    @property
-    def targets(self) -> tuple[Any, int] | None:
-        """What stands for the targets of a loss, and the target that it leaves out."""
-        if self.name not in _OF_CLASSES:
-            return None
-        target = self.kwargs.get("target", self.args[1] if len(self.args) > 1 else None)
-        return target, self.kwargs.get("ignore_index", _LEFT_OUT)
-
-    @property
-    def numbers(self) -> list[int]:
-        """The numbers of all that it makes."""
-        made = [number for _, number in self.makes]
-        return made if self.changes is None else [*made, self.changes]
-
-    def again(self, known: dict[int, torch.Tensor], batch: Mapping[int, torch.Tensor]) -> None:
-        """Call the function with other tensors; adds what it makes to ``known``."""
-        if self._is_flat:
-            args = [found_for(each, known, batch) for each in self.args]
-            kwargs = {name: found_for(each, known, batch) for name, each in self.kwargs.items()}
-        else:
-            args, kwargs = tree_map(
-                lambda each: found_for(each, known, batch), (self.args, self.kwargs)
-            )
-        out = self.function(*args, **kwargs)
-        if self.read is not None:
-            self.read.check(out, self)
-        leaves = [out] if isinstance(out, torch.Tensor) else tree_leaves(out)
-        known.update({number: leaves[at] for at, number in self.makes})
-        if self.changes is not None:
-            known[self.changes] = args[0]
-
-
-def _call_again(
-    calls: Sequence[Call], known: dict[int, torch.Tensor], rows: Mapping[int, torch.Tensor]
-) -> None:
-    """Make calls again, without gradients; adds what they make to ``known``."""
-    for call in calls:
-        with replace(call.modes, has_gradients=False).again():
-            call.again(known, rows)
-
-
-def found_for(value: Any, known: Mapping[int, Any], batch: Mapping[int, Any]) -> Any:
-    """Return the tensor that a value stands for; others as they are."""
-    if isinstance(value, Made):
-        return known[value.number]
-    if isinstance(value, Batch):
-        return batch[value.number]
-    return value.tensor if isinstance(value, Kept) else value
-
-
-def _map_all(function: Callable[[Any], Any], values: Any) -> Any:
-    """Map what is in containers, as ``tree_map`` does, and in dataclasses."""
-
-    def one(value: Any) -> Any:
-        if isinstance(value, type) or not is_dataclass(value):
-            return function(value)
-        made = copy(value)
-        for name in (each.name for each in fields(value)):
-            object.__setattr__(made, name, _map_all(function, getattr(value, name)))
-        return made
-
-    return tree_map(one, values)
-
-
-def leaves_of(values: Any) -> list[Any]:
-    """Return what is in containers and dataclasses, in a fixed order."""
-    found: list[Any] = []
-    _map_all(found.append, values)
-    return found
 
 
 class Tape(TorchFunctionMode):
@@ -399,17 +184,17 @@ class Tape(TorchFunctionMode):
     def _refuse_cut(self, error: Exception) -> PipelineRefusedError:
         """Say which tensors were cut where a call fails on a micro-batch."""
         lines = [
-            _place(frame, line)
+            line_of(frame, line)
             for frame, line in walk_tb(error.__traceback__)
             if is_of_script(frame)
         ]
         shapes = {" × ".join(map(str, each.shape)) for each in self.batch.values()}
         return PipelineRefusedError(
-            f"{lines[-1] if lines else _line()}: it fails on {self._rows} of {self._samples} rows "
-            f"({type(error).__name__}: {first_line(error).rstrip('.')}): each tensor with as many "
-            f"rows as the batch has samples was cut (here {listed(sorted(shapes))}); make one that "
-            f"is no part of the batch a buffer of the model, or run without a pipeline if samples "
-            f"need each other"
+            f"{lines[-1] if lines else at_line()}: it fails on {self._rows} of {self._samples} "
+            f"rows ({type(error).__name__}: {first_line(error).rstrip('.')}): each tensor with as "
+            f"many rows as the batch has samples was cut (here {listed(sorted(shapes))}); make one "
+            f"that is no part of the batch a buffer of the model, or run without a pipeline if "
+            f"samples need each other"
         )
 
     def _forget(self) -> None:
@@ -441,7 +226,7 @@ class Tape(TorchFunctionMode):
         None stands for what it did not make.
         """
         known: dict[int, torch.Tensor] = {}
-        _call_again(self.calls[: self._n_forward], known, rows)
+        call_all(self.calls[: self._n_forward], known, rows)
         return [known.get(number) for number in self._given]
 
     def calls_for(self, numbers: Sequence[int], *, after_model: bool = False) -> list[Call]:
@@ -466,7 +251,7 @@ class Tape(TorchFunctionMode):
             What the model gave for these rows; without it, the tape is called.
         """
         known = {} if out is None else dict(zip(self._given, out, strict=True))
-        _call_again(self.calls_for(numbers, after_model=out is not None), known, rows)
+        call_all(self.calls_for(numbers, after_model=out is not None), known, rows)
         return known
 
     def add_known(self, known: dict[int, torch.Tensor]) -> None:
@@ -476,7 +261,7 @@ class Tape(TorchFunctionMode):
             is_known = all(isinstance(each, Made) and each.number in known for each in given)
             is_new = call.read is None and known.keys().isdisjoint(call.numbers)
             if given and is_known and is_new:
-                _call_again([call], known, {})
+                call_all([call], known, {})
 
     @property
     def _given(self) -> list[int]:
@@ -488,21 +273,21 @@ class Tape(TorchFunctionMode):
         found: dict[int, int] = {}
 
         def other(value: Any) -> Any:
-            number = number_of.get(id(value)) if _is_tensor(value) else None
+            number = number_of.get(id(value)) if is_tensor(value) else None
             if number is None:
                 return value
             made = value.detach().requires_grad_(value.requires_grad)
             found[id(made)] = number
             return made
 
-        return _map_all(other, self._out), found
+        return map_all(other, self._out), found
 
     def _show_all(self, out: Any) -> None:
         def show(each: Any) -> None:
-            if _is_tensor(each) and (number := self._number_of.get(id(each))) is not None:
+            if is_tensor(each) and (number := self._number_of.get(id(each))) is not None:
                 self._show(number, each)
 
-        _map_all(show, out)
+        map_all(show, out)
 
     def _show(self, number: int, tensor: torch.Tensor) -> None:
         self.shown[id(tensor)] = number, tensor
@@ -569,7 +354,7 @@ class Tape(TorchFunctionMode):
 
     def _goes_aside(self, name: str, given: Sequence[torch.Tensor]) -> bool:
         """Whether a call of the script gets nothing of the step but losses, without gradients."""
-        if any(_is_inner(each) or self._is_of_step(each) for each in given):
+        if any(is_inner(each) or self._is_of_step(each) for each in given):
             return False
         keeps = torch.is_grad_enabled() and name not in _WITHOUT_GRADIENT
         return not (keeps and any(each.requires_grad for each in given))
@@ -618,7 +403,7 @@ class Tape(TorchFunctionMode):
 
     def _is_batch(self, value: Any) -> bool:
         return (
-            _is_tensor(value)
+            is_tensor(value)
             and value.dim() > 0
             and value.shape[0] == self._samples
             and id(value) not in self._own
@@ -695,38 +480,38 @@ class Tape(TorchFunctionMode):
                 f"and a micro-batch has other statistics; run this model without a pipeline"
             )
         if name == "register_hook":
-            raise gradient_hook(f"{_line()}: a tensor")
+            raise gradient_hook(f"{at_line()}: a tensor")
         sources = self._sources((args, kwargs))
         is_shown = not self._in_model and name in _READS
-        if is_shown and _has_any(sources, Made | Batch):
+        if is_shown and has_any(sources, Made | Batch):
             raise _reads_early()
-        if self._in_model and name in _MEMORY and _has_any(sources, Made | Batch):
+        if self._in_model and name in _MEMORY and has_any(sources, Made | Batch):
             raise PipelineRefusedError(
-                f"{_line()}: the model takes the memory of a tensor, by '{name.strip('_')}', past "
-                f"the calls that a pipeline can repeat; use functions of PyTorch"
+                f"{at_line()}: the model takes the memory of a tensor, by '{name.strip('_')}', "
+                f"past the calls that a pipeline can repeat; use functions of PyTorch"
             )
         changed = args[0] if _changes_first(name, args) else None
         leaves = tree_leaves((args, kwargs))
-        before = {id(each): _version(each) for each in leaves if _is_tensor(each)}
+        before = {id(each): _version(each) for each in leaves if is_tensor(each)}
         try:
             out = func(*args, **kwargs)
         except _OF_SHAPES as error:
-            if self._in_model or not _has_any(sources, Batch) or is_out_of_memory(error):
+            if self._in_model or not has_any(sources, Batch) or is_out_of_memory(error):
                 raise
             raise self._refuse_cut(error) from None
         made = [
             (at, each)
             for at, each in enumerate(tree_leaves(out))
-            if _is_tensor(each) and before.get(id(each)) != _version(each)  # else it is an argument
+            if is_tensor(each) and before.get(id(each)) != _version(each)  # else it is an argument
         ]
-        inner = any(map(_is_inner, leaves))
+        inner = any(map(is_inner, leaves))
         reads = self._reads(name, sources) or (
-            is_opaque and not all(map(_is_tensor, tree_leaves(out)))
+            is_opaque and not all(map(is_tensor, tree_leaves(out)))
         )
         if name in _GIVES_NO_TENSOR or inner or not (made or changed is not None or reads):
             return out
         needs = any(each.requires_grad for _, each in made) or _needs(changed)
-        if not (self._in_model or needs or _has_any(sources, Made | Batch)):
+        if not (self._in_model or needs or has_any(sources, Made | Batch)):
             return out  # the script does it in each step, such as setting gradients to zero
         if made and _is_mean(name, out) and self._has_sized_by_values(sources[0][:1]):
             self._noted(torch.Tensor.numel, "numel", args[:1], {})  # else it is no mean of samples
@@ -755,7 +540,7 @@ class Tape(TorchFunctionMode):
                 needs,
                 modes_now(self._kind),
                 {n: (each.shape, each.dtype) for n, each in new.items()},
-                Read(_answer(out), _line()) if reads else None,
+                Read(answer_of(out), at_line()) if reads else None,
             )
         )
         if not self._in_model:
@@ -768,7 +553,7 @@ class Tape(TorchFunctionMode):
     def _reads(self, name: str, sources: Any) -> bool:
         """Whether a call tells the script what may be another thing for other micro-batches."""
         if name in _READS:
-            return self._in_model and _has_any(sources, _SOURCES)
+            return self._in_model and has_any(sources, SOURCES)
         return name in (*_SIZES, *_PARTS) and self._has_sized_by_values(sources)
 
     def _has_sized_by_values(self, sources: Any) -> bool:
@@ -788,10 +573,10 @@ class Tape(TorchFunctionMode):
             return self._has_sized_by_values(sources[0][:1])
         if name in _SIZED_BY_VALUES or (name == "where" and len(args) == 1):
             return True
-        given = [each for each in tree_leaves((args, kwargs)) if _is_tensor(each)]
+        given = [each for each in tree_leaves((args, kwargs)) if is_tensor(each)]
         has_size = any(not each.dim() and not each.is_floating_point() for each in given)
         is_picked = name == "__getitem__" and any(
-            _is_tensor(each) and each.dtype in (torch.bool, torch.uint8)
+            is_tensor(each) and each.dtype in (torch.bool, torch.uint8)
             for each in tree_leaves(args[1:])
         )
         return is_picked or has_size or self._has_sized_by_values(sources)
@@ -818,8 +603,8 @@ class Tape(TorchFunctionMode):
         is_pooled = any(isinstance(of, Made) and of.number in self._pooled for _, of in pairs)
         if needs and given and (is_pooled or mixes(name, args, kwargs, given)):
             raise PipelineRefusedError(
-                f"{_line()}: '{name.strip('_')}' lets what is made of a sample depend on the other "
-                f"samples of its batch, and a micro-batch has only its own; run without a "
+                f"{at_line()}: '{name.strip('_')}' lets what is made of a sample depend on the "
+                f"other samples of its batch, and a micro-batch has only its own; run without a "
                 f"pipeline, or let samples not depend on each other"
             )
         if needs and (is_pooled or pools(name, args, kwargs, given)):
@@ -832,14 +617,14 @@ class Tape(TorchFunctionMode):
     def _why_no_mean(self, name: str, args: Any, kwargs: Any, sources: Any, out: Any) -> str:
         """Say why a single number is surely no mean over samples; empty if it may be one."""
         has_rows = bool(args) and self._samples_at(sources[0][0]) is not None
-        if not _is_tensor(out) or out.dim() or not has_rows:
+        if not is_tensor(out) or out.dim() or not has_rows:
             return ""
         if name == "sum" or kwargs.get("reduction") == "sum":
             return (
                 f"'{name}' adds up samples, and a pipeline takes the mean of its micro-batches; "
                 f"let the loss be a mean over samples"
             )
-        if name in _OF_CLASSES and kwargs.get("weight") is not None:
+        if name in OF_CLASSES and kwargs.get("weight") is not None:
             return (
                 f"'{name}' has weights of classes, so it is no mean over samples, and "
                 f"micro-batches would have others; leave them out"
@@ -867,9 +652,9 @@ class Tape(TorchFunctionMode):
                 return Made(number)
             if (number := self._batch_of.get(id(value))) is not None:
                 return Batch(number)
-            if self._in_model and value.grad_fn is not None and not _is_inner(value):
+            if self._in_model and value.grad_fn is not None and not is_inner(value):
                 raise PipelineRefusedError(
-                    f"{_line()}: the model uses a tensor with a gradient that it made by other "
+                    f"{at_line()}: the model uses a tensor with a gradient that it made by other "
                     f"calls than a pipeline can repeat, such as modules of TorchScript; make it by "
                     f"functions of PyTorch"
                 )
@@ -901,7 +686,7 @@ class Tape(TorchFunctionMode):
         ):
             if isinstance(old, Made) and isinstance(new, Kept):
                 raise PipelineRefusedError(
-                    f"{_line()}: a later step gives '{name}' a tensor that the model made in an "
+                    f"{at_line()}: a later step gives '{name}' a tensor that the model made in an "
                     f"earlier one; let the model return it, as it does its other results"
                 )
             if isinstance(old, Kept) and isinstance(new, Kept):
@@ -909,7 +694,7 @@ class Tape(TorchFunctionMode):
             if isinstance(old, _PLAIN) and old != new:
                 raise PipelineRefusedError(
                     f"a later step gives '{name}' something other than the first one did "
-                    f"({_brief(new)} for {_brief(old)}); give a number that changes as a tensor"
+                    f"({brief_of(new)} for {brief_of(old)}); give a number that changes as a tensor"
                 )
         numbers = dict(known.makes)
         found = [(numbers[place], each) for place, each in made if place in numbers]
@@ -923,7 +708,7 @@ class Tape(TorchFunctionMode):
 
 def _changes_first(name: str, args: Sequence[Any]) -> bool:
     """Whether a call changes its first argument, a tensor, in place."""
-    return bool(IN_PLACE.fullmatch(name) and args and _is_tensor(args[0]))
+    return bool(IN_PLACE.fullmatch(name) and args and is_tensor(args[0]))
 
 
 def _reads_early() -> PipelineRefusedError:
@@ -955,22 +740,14 @@ _PLAIN = (Made, Batch, int, float, str, type(None))
 """What is the same in each step."""
 
 
-def _brief(value: Any) -> str:
-    return "a tensor" if isinstance(value, _SOURCES) else f"{value!r:.20}"
-
-
-def _has_any(values: Any, kinds: Any) -> bool:
-    return any(isinstance(each, kinds) for each in tree_leaves(values))
-
-
 def _trains(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call of batch normalisation takes the statistics of its batch."""
     return bool(kwargs.get("training", args[5] if len(args) > 5 else False))
 
 
 def _is_mean(name: str, out: Any) -> bool:
-    is_mean = name == "mean" or name in _OF_CLASSES or name.endswith("_loss")
-    return is_mean and _is_tensor(out) and not out.dim()
+    is_mean = name == "mean" or name in OF_CLASSES or name.endswith("_loss")
+    return is_mean and is_tensor(out) and not out.dim()
 
 
 def _version(tensor: torch.Tensor) -> int:
@@ -980,16 +757,6 @@ def _version(tensor: torch.Tensor) -> int:
 
 def _needs(tensor: torch.Tensor | None) -> bool:
     return tensor is not None and tensor.requires_grad
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not _is_inner(value)
-
-
-def _is_inner(value: Any) -> bool:
-    """Whether a value is a tensor of ``vmap``, which has no meaning outside of it."""
-    inner = torch._C._functorch.is_functorch_wrapped_tensor
-    return isinstance(value, torch.Tensor) and bool(inner(value))
 
 
 def rows_of(samples: int, parts: int) -> int:

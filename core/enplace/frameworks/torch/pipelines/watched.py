@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from enplace.frameworks.torch.pipelines.tape import IN_PLACE, PipelineRefusedError, is_of_script
+from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError, is_of_script
+from enplace.frameworks.torch.pipelines.tape import IN_PLACE
 
 _SHARING = ("data", "detach", "__getitem__")
 """What gives a tensor that may share the memory of another; other views are read at once."""

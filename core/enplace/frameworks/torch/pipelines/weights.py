@@ -16,10 +16,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError
 from enplace.frameworks.torch.pipelines.joining import Member, connected
 from enplace.frameworks.torch.pipelines.meeting import READS, SAVES, meet
 from enplace.frameworks.torch.pipelines.stages import Cut, StageModule, kept_by
-from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError
 from enplace.frameworks.torch.pipelines.watched import Watch
 
 

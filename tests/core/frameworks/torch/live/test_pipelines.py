@@ -23,12 +23,13 @@ from enplace.frameworks.jobs import RunRequest, run_job  # noqa: E402
 from enplace.frameworks.microbatches import Microbatches  # noqa: E402
 from enplace.frameworks.torch.pipelines import pipelines  # noqa: E402
 from enplace.frameworks.torch.pipelines.again import MadeAgain, RunAgain  # noqa: E402
+from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError  # noqa: E402
 from enplace.frameworks.torch.pipelines.first_check import ModelCall  # noqa: E402
 from enplace.frameworks.torch.pipelines.model_state import KnownState  # noqa: E402
 from enplace.frameworks.torch.pipelines.pipelines import check_pipeline, run_pipeline  # noqa: E402
 from enplace.frameworks.torch.pipelines.rank import explain_failure  # noqa: E402
 from enplace.frameworks.torch.pipelines.stages import PART, _Given, cut_tape  # noqa: E402
-from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError, Tape  # noqa: E402
+from enplace.frameworks.torch.pipelines.tape import Tape  # noqa: E402
 from enplace.frameworks.torch.pipelines.weights_apart import patches  # noqa: E402
 from enplace.frameworks.torch.run.hooks import modules_in_plan  # noqa: E402
 from enplace.frameworks.torch.run.run import run_plain  # noqa: E402

@@ -31,8 +31,8 @@ from enplace.frameworks.torch.measure.measure import (  # noqa: E402
 from enplace.frameworks.torch.measure.profile import graph_of  # noqa: E402
 from enplace.frameworks.torch.open.fake import OF_FAKES, record_on_fake_tensors  # noqa: E402
 from enplace.frameworks.torch.open.scripts import OF_STEPS, LoadError, record_script  # noqa: E402
+from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError  # noqa: E402
 from enplace.frameworks.torch.pipelines.first_rows import first_rows  # noqa: E402
-from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError  # noqa: E402
 from enplace.frameworks.torch.record.recorder import HOOKS, check_hooks  # noqa: E402
 from enplace.frameworks.torch.record.recording import Recording  # noqa: E402
 from enplace.frameworks.torch.record.timing import Clock  # noqa: E402

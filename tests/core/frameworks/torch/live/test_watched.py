@@ -15,7 +15,7 @@ from torch.nn.utils import (  # noqa: E402
     vector_to_parameters,
 )
 
-from enplace.frameworks.torch.pipelines.tape import PipelineRefusedError  # noqa: E402
+from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError  # noqa: E402
 from enplace.frameworks.torch.pipelines.watched import Watch  # noqa: E402
 
 
