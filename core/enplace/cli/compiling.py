@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
-from enplace.cli.answer import INTERRUPTED, INTERRUPTED_LINE, Answer, command
-from enplace.cli.progress import work_bar
+from enplace.cli.answer import Answer, command
+from enplace.cli.progress import end_at_once, work_bar
 from enplace.errors import EnplaceError
 from enplace.text import seconds
 
@@ -40,7 +38,7 @@ def compile_ahead(every_method: bool) -> Answer:
     n_steps = len(STEPS)
     began_s = time.perf_counter()
     with work_bar() as report:
-        usual = signal.signal(signal.SIGINT, _end_at_once)
+        usual = signal.signal(signal.SIGINT, end_at_once)
         try:
             load_all_kernels(lambda message: report(message, None))
             if every_method:
@@ -93,12 +91,3 @@ def _far_from_usual(problem: Problem) -> Problem:
     """Return a problem whose plans must have every op on the second GPU."""
     wanted = tuple((op, problem.cluster.gpus[1]) for op in range(problem.profile.n_ops))
     return problem.constrained(stay_close=[(wanted, 0)])
-
-
-def _end_at_once(*_: object) -> NoReturn:
-    """End this process on Ctrl-C: numba would take an exception in its code for a fault of its."""
-    from enplace.placers.enplace.kernels import stop_compiling
-
-    stop_compiling()
-    print(INTERRUPTED_LINE, file=sys.stderr, flush=True)
-    os._exit(INTERRUPTED)

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from enplace.cli.answer import INTERRUPTED
-from enplace.cli.progress import ctrl_c_in_native_code
+from enplace.cli.progress import ctrl_c_in_native_code, end_at_once
 from enplace.errors import CancelledError, FileError
 from enplace.files.outputs import keep_replaced, may_be_replaced
 from enplace.text import ms
@@ -77,8 +77,13 @@ class FirstPlan:
         self._bound_us = progress.bound_us or self._bound_us
 
     @contextmanager
-    def made_meanwhile(self, problem: Problem, seed: int, whole: Sequence[str]) -> Iterator[None]:
-        """Make the plan in a context, once something is compiled for more than a moment."""
+    def made_meanwhile(
+        self, problem: Problem, seed: int, whole: Sequence[str], *, is_wanted: bool = True
+    ) -> Iterator[None]:
+        """Make the plan in a context, once something is compiled for more than a moment.
+
+        If none is wanted, Ctrl-C ends this process with the best plan of the search, or without.
+        """
         from enplace.compiling import watch_compiler
 
         def begin(module: str) -> None:
@@ -88,7 +93,7 @@ class FirstPlan:
             self._began_s.pop()
 
         with watch_compiler(begin, end), ctrl_c_in_native_code() as pressed:
-            args = problem, seed, whole, pressed
+            args = problem, seed, whole, pressed, is_wanted
             maker = threading.Thread(target=self._watch, args=args, name="first plan")
             maker.start()
             try:
@@ -103,10 +108,15 @@ class FirstPlan:
                 maker.join()
 
     def _watch(
-        self, problem: Problem, seed: int, whole: Sequence[str], pressed: Callable[[], bool]
+        self,
+        problem: Problem,
+        seed: int,
+        whole: Sequence[str],
+        pressed: Callable[[], bool],
+        is_wanted: bool,
     ) -> None:
         """Make the first plan when it is needed, and end this process if it is stopped."""
-        shown, is_tried = None, False
+        shown, is_tried = None, not is_wanted
         while not self._over.wait(TICK_S):
             if not self._compiles_long():
                 continue
@@ -118,6 +128,8 @@ class FirstPlan:
                     self._made = made
                     where = f", in {self._output}" if self._output else ""
                     _say(f"a first plan takes {ms(made['step_us'])}{where}; better ones follow")
+                elif not self._over.is_set():
+                    _say("note: there is no first plan, and the search goes on")
             elif self._stopped() or pressed():
                 if best is not shown:
                     _say("note: stopped; the best plan so far follows")
@@ -126,6 +138,7 @@ class FirstPlan:
                 if self._made is not None:
                     _say(IS_FIRST)
                     self._end_with(self._made)
+                end_at_once()
 
     def _compiles_long(self) -> bool:
         outermost = self._began_s[:1]
@@ -185,7 +198,7 @@ def serve(connection: Connection) -> Message:
     from enplace.placers import PlaceOptions, Stop, place
     from enplace.processes.codecs import plan_from, problem_from, profile_from
     from enplace.processes.main import done
-    from enplace.values.problem import split_problem
+    from enplace.values.problem import STEP_TIME, split_problem
     from enplace.values.result import Result
     from enplace.writers import write_plan
 
@@ -194,7 +207,8 @@ def serve(connection: Connection) -> Message:
     problem = problem_from(profile_from(profile), job["problem"])
     if "plan" in job:
         plan = plan_from(message)
-        result = Result(simulate(split_problem(problem, plan.splits), plan), job["bound_us"])
+        bound_us = job["bound_us"] if plan.objective == STEP_TIME else plan.bound_us
+        result = Result(simulate(split_problem(problem, plan.splits), plan), bound_us)
     else:
         result = place(problem, METHOD, options=PlaceOptions(stop=Stop(LIMIT_S), seed=job["seed"]))
     others = find_others(problem, result.plan.objective, result.schedule, Stop(LIMIT_S))

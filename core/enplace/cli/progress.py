@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from enplace.cli.answer import INTERRUPTED, INTERRUPTED_LINE
 from enplace.text import ms, seconds
 
 if TYPE_CHECKING:
@@ -189,3 +191,12 @@ def ctrl_c_in_native_code() -> Iterator[Callable[[], bool]]:
             yield is_pressed
         finally:
             signal.set_wakeup_fd(usual)
+
+
+def end_at_once(*_: object) -> NoReturn:
+    """End this process on Ctrl-C: numba would take an exception in its code for a fault of its."""
+    from enplace.placers.enplace.kernels import stop_compiling
+
+    stop_compiling()
+    print(INTERRUPTED_LINE, file=sys.stderr, flush=True)
+    os._exit(INTERRUPTED)

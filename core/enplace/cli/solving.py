@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -112,9 +111,8 @@ def place(
 
         search = Stop(time_limit and _search_s(problem, time_limit), stopped)
         options = PlaceOptions(objective, search, seed, note, start=first, values=values)
-        wanted = objective == STEP_TIME and first is None
-        made_early = early.made_meanwhile(problem, seed, given["whole"])
-        with made_early if wanted else nullcontext():
+        is_wanted = objective == STEP_TIME and first is None
+        with early.made_meanwhile(problem, seed, given["whole"], is_wanted=is_wanted):
             result = run_placer(problem, chosen, options=options)
         written = _write(result, output, schedule_file, is_kept=early.is_kept)
         left_s = time_limit and max(LEAST_S, time_limit - (result.plan.solve_seconds or 0.0))

@@ -626,6 +626,33 @@ def test_ctrl_c_between_two_kernels_ends_with_the_first_plan(enplace, folder, mo
     assert ended.is_set()
 
 
+def press_while_compiling(ended):
+    def run(problem, options):
+        with trigger_event("numba:compile"):
+            os.kill(os.getpid(), signal.SIGINT)
+            assert ended.wait(60)
+
+    return run
+
+
+def test_ctrl_c_ends_a_search_for_another_objective_while_it_is_compiled(
+    enplace, folder, monkeypatch, ended
+):
+    words = searched_with(monkeypatch, press_while_compiling(ended))
+    slow = replace(registry._registry["slow"], objectives=("throughput",))
+    monkeypatch.setitem(registry._registry, "slow", slow)
+    done = enplace(*words, "--objective", "throughput")
+    assert "first plan" not in done.err
+    assert "interrupted" in done.err
+
+
+def test_ctrl_c_ends_a_search_whose_first_plan_failed(enplace, folder, monkeypatch, ended):
+    monkeypatch.setattr(first_plan.FirstPlan, "_make", lambda *given: None)
+    done = enplace(*searched_with(monkeypatch, press_while_compiling(ended)))
+    assert done.err.count("there is no first plan, and the search goes on") == 1
+    assert "interrupted" in done.err
+
+
 def test_kernels_that_are_compiled_in_a_moment_bring_no_first_plan(folder, capsys):
     looks, looked = count(), threading.Event()
 
