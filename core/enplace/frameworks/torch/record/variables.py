@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from traceback import walk_stack
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -52,13 +52,23 @@ def _held(scope: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str | int, Any]]:
-    if isinstance(value, torch.nn.Module):
-        yield from value.named_children()
-    elif isinstance(value, list | tuple):
-        yield from enumerate(value)
-    elif not isinstance(value, ModuleType | FunctionType | type | torch.Tensor):
-        parts = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-        yield from ((key, part) for key, part in parts.items() if isinstance(key, str | int))
+    """Iterate over what a value holds by now, without code of its own: a lazy dict would import."""
+    kind = type(value)
+    if issubclass(kind, torch.nn.Module):
+        yield from torch.nn.Module.named_children(value)
+    elif issubclass(kind, list | tuple):
+        base = list if issubclass(kind, list) else tuple
+        yield from enumerate(base.__iter__(value))
+    elif not issubclass(kind, ModuleType | FunctionType | type | torch.Tensor):
+        parts = value if issubclass(kind, dict) else _variables(value)
+        yield from ((key, part) for key, part in dict.items(parts) if isinstance(key, str | int))
+
+
+def _variables(value: Any) -> dict[str, Any]:
+    try:
+        return cast(dict[str, Any], object.__getattribute__(value, "__dict__"))
+    except AttributeError:  # it has slots, or is Python's own
+        return {}
 
 
 def _short(path: tuple[str, ...]) -> str:

@@ -230,6 +230,28 @@ def test_models_that_an_agent_holds_have_its_names_and_run_though_one_is_late(tm
         run(script(wrong, other), problem, plan)
 
 
+LAZY = """
+from collections import OrderedDict
+
+class Refused:
+    @property
+    def __class__(self): raise ImportError("asked for its class")
+    def __getattr__(self, name): raise ImportError(f"asked for {name}")
+
+def refuse(self): raise ImportError("asked for all")
+
+class Mapping(OrderedDict): items = keys = values = __iter__ = refuse
+class Sequence(list): __iter__ = refuse
+
+MAPPING, SEQUENCE, OBJECT = Mapping(), Sequence(), Refused()
+"""
+
+
+def test_lazy_variables_of_a_script_stay_as_they_are(tmp_path):
+    scopes = profile_of(script(tmp_path, LAZY + AGENT)).scopes
+    assert {scope.split("/")[0].rsplit("_", 1)[0] for scope in scopes} >= {"actor", "critics"}
+
+
 def test_a_script_that_draws_other_numbers_each_time_differs(tmp_path):
     text = CONV.format(optimizer="SGD(model.parameters(), 0.1)")
     text = text.replace(
