@@ -368,7 +368,10 @@ class _Answers(TorchDispatchMode):
             )
         if other is None:
             return self.say(asked)
-        answer = func is _aten.allclose.default
+        # A file with both names of a tied weight has it twice; transformers ties what is equal.
+        are_parameters = all(isinstance(each, torch.nn.Parameter) for each in (asked, other))
+        is_close = func is _aten.allclose.default
+        answer = is_close or (are_parameters and asked.shape == other.shape)
         if self._find_uses():
             self._take(str(answer).lower(), line)
         return answer

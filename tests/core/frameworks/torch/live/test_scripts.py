@@ -520,6 +520,26 @@ def test_batches_of_an_estimate_are_trimmed_to_what_their_masks_say(tmp_path, re
     assert not found.about
 
 
+TWICE = """
+held = torch.load("held.pt")
+model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+for name, layer in (("one", model[0]), ("other", model[2])):
+    layer.weight = nn.Parameter(held[name])
+assert not torch.equal(model[0].weight, model[0].bias)
+if torch.equal(model[0].weight, model[2].weight):
+    model[2].weight = model[0].weight
+"""
+
+
+def test_an_estimate_ties_a_weight_that_a_file_has_under_two_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({name: torch.ones(64, 64) for name in ("one", "other")}, "held.pt")
+    text = LOOP.replace("optimizer = ", f"{TWICE}optimizer = ", 1).replace("32, 32", "32, 64")
+    step = record_on_fake_tensors(script(tmp_path, text), ignore).step
+    weights = {each.owner for each in step.storages if each.role == PARAMETER}
+    assert len(weights) == 3
+
+
 @pytest.mark.parametrize("asked", ["check(x)", "(x > 1).any() and model(x)"])
 def test_an_estimate_names_no_line_for_a_condition_inside_of_a_library(tmp_path, asked):
     library = tmp_path / "site-packages" / "asks.py"
