@@ -21,10 +21,12 @@ from enplace.names.guessed_passes import says_backward, without_pass_words
 from enplace.names.passes import named_backward, split_pass
 from enplace.names.paths import index_ops
 from enplace.names.rules import compile_regex
+from enplace.names.scopes import INPUT
 from enplace.text import count
 from enplace.values.arrays import BoolArray, FloatArray, IntArray, marked
 from enplace.values.components import strong_components
 from enplace.values.limits import KINDS
+from enplace.values.op_kinds import OpKind
 from enplace.values.profile import Profile
 
 LEAST_SHARE = 0.05
@@ -76,7 +78,7 @@ class LayerChain(NamedTuple):
         The ops of each layer, with their gradients and updates.
     before, after : int array
         Forward ops outside of all layers that no layer feeds, but that feed one; and those that
-        feed none, but that one feeds.
+        feed none, but that one feeds. The batch is in neither.
     """
 
     pattern: str
@@ -109,7 +111,8 @@ def find_chain(profile: Profile) -> LayerChain | None:
         fed[target] |= fed[source]
     for source, target in edges[np.argsort(-rank[edges[:, 1]], kind="stable")].tolist():
         feeds[source] |= feeds[target]
-    outside = forward & ~inside & _in_layers(profile)
+    in_batch = profile.of_kind(OpKind.INPUT) & [scope == INPUT for scope in profile.scopes]
+    outside = forward & ~inside & ~in_batch & _in_layers(profile)
     before, after = np.flatnonzero(outside & feeds & ~fed), np.flatnonzero(outside & fed & ~feeds)
     return LayerChain(pattern, tuple(names), ops, before, after)
 

@@ -24,6 +24,8 @@ def result_of(on, scopes=USUAL, n_gpus=3, persistent=None):
     times = {name: 1.0 if "h_" in name else 2.0 for name in names}
     edges = [(a, b, 4) for a, b in pairwise(names)]
     profile = profile_of(times, edges, cpu=dict.fromkeys(names, 5.0), persistent=persistent)
+    types = tuple("Input" if scope == "input" else "Op" for scope in profile.scopes)
+    profile = replace(profile, op_types=types)
     problem = Problem(profile, cluster_of(n_gpus, cpu_lanes=1))
     host = problem.cluster.cpus[0]
     device = [host if at == 9 else at for at in map(int, on)]
@@ -136,6 +138,12 @@ def test_the_end_of_a_model_is_where_its_weights_are():
     result = result_of("1000011111", scopes, persistent={"tokens/op": 9, "positions/op": 1})
     why = "'tokens' is on GPU 1, but the first layers are on GPU 0; pin it there"
     assert why in exporters()["megatron"].why_not(result)
+
+
+def test_a_data_set_on_the_host_is_no_part_of_the_model():
+    scopes = ("input", *USUAL)
+    result = result_of("9000011111", scopes, persistent={"input/op": 9})
+    assert "VLLM_PP_LAYER_PARTITION=3,3\n" in written("vllm", result)
 
 
 def test_a_divided_layer_is_refused_by_name():
