@@ -179,4 +179,5 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     script = getattr(sys.modules["__main__"], "__file__", None)
     lines = [n for frame, n in walk_tb(trace) if frame.f_code.co_filename == script]
     place = f"{os.path.basename(script)}, line {lines[-1]}: " if script and lines else ""
-    print(f"enplace: {place}{error}", file=sys.stderr)
+    text = str(error)
+    print(f"enplace: {'' if text.startswith(place) else place}{text}", file=sys.stderr)

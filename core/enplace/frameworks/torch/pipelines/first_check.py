@@ -129,7 +129,7 @@ class ModelCall:
                 raise
             return self._beside(tape, losses, number, 2, tolerance)
         if each_alone:  # none where each call draws other numbers
-            losses.compare((whole, of_all), each_alone, tolerance)
+            losses.compare((whole, of_all), each_alone, tolerance, self._random)
         return worst
 
     def _again(self, tape: Tape, rows: Rows) -> tuple[Sequence[Any], bool]:

@@ -21,6 +21,7 @@ import torch
 from enplace.frameworks.torch.error_text import first_line, is_out_of_memory
 from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError, found_for
 from enplace.frameworks.torch.pipelines.tape import Tape
+from enplace.frameworks.torch.run.kept import RandomNumbers
 from enplace.values.profile import FloatArray
 
 Rows = Mapping[int, torch.Tensor]
@@ -128,6 +129,7 @@ class Losses:
         whole: tuple[Sequence[Any], Rows],
         alone: Sequence[tuple[Sequence[Any], Rows]],
         tolerance: float,
+        random: RandomNumbers,
     ) -> None:
         """Compare the losses of some micro-batches in one call of the model with those of each.
 
@@ -137,10 +139,15 @@ class Losses:
             What the model gave, and for which rows.
         tolerance : float
             So much of a loss may be rounding.
+        random : RandomNumbers
+            As they were before the model was called.
         """
         try:
-            together = self._losses(whole[1], whole[0])
-            mean = np.mean([self._losses(rows, out) for out, rows in alone], axis=0)
+            with random.again():
+                together = self._losses(whole[1], whole[0])
+                mean = np.mean([self._losses(rows, out) for out, rows in alone], axis=0)
+                if random.have_moved():
+                    return  # each call draws other numbers
         except (RuntimeError, IndexError, ValueError, KeyError, PipelineRefusedError):
             return  # what the script calls is for as many samples as the first micro-batch has
         apart = np.abs(together - mean)[: len(self._numbers)]

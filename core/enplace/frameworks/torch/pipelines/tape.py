@@ -17,7 +17,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from traceback import walk_tb
+from traceback import walk_stack, walk_tb
 from typing import Any
 from unittest.mock import patch
 
@@ -61,7 +61,9 @@ from enplace.frameworks.torch.pipelines.samples import mixes, pools, samples_in
 from enplace.frameworks.torch.record.storages import tensors_in
 from enplace.text import listed
 
-IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__i(?!nt__|ndex__|nvert__)\w+__|__setitem__")
+IN_PLACE = re.compile(
+    r"(?:_foreach_)?[a-z]\w*[a-z0-9]_|__i(?!nt__|ndex__|nvert__)\w+__|__setitem__"
+)
 _GIVES_NO_TENSOR = ("__set__", "backward", "requires_grad_", "retain_grad", "register_hook")
 _READS = ("item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__",
           "__complex__", "__contains__", "__format__", "__repr__", "equal", "allclose",
@@ -484,6 +486,8 @@ class Tape(TorchFunctionMode):
         sources = self._sources((args, kwargs))
         is_shown = not self._in_model and name in _READS
         if is_shown and has_any(sources, Made | Batch):
+            if _checks_values():
+                return func(*args, **kwargs)
             raise _reads_early()
         if self._in_model and name in _MEMORY and has_any(sources, Made | Batch):
             raise PipelineRefusedError(
@@ -496,7 +500,7 @@ class Tape(TorchFunctionMode):
         try:
             out = func(*args, **kwargs)
         except _OF_SHAPES as error:
-            if self._in_model or not has_any(sources, Batch) or is_out_of_memory(error):
+            if self._in_model or not has_any(sources, Made | Batch) or is_out_of_memory(error):
                 raise
             raise self._refuse_cut(error) from None
         made = [
@@ -709,6 +713,16 @@ class Tape(TorchFunctionMode):
 def _changes_first(name: str, args: Sequence[Any]) -> bool:
     """Whether a call changes its first argument, a tensor, in place."""
     return bool(IN_PLACE.fullmatch(name) and args and is_tensor(args[0]))
+
+
+def _checks_values() -> bool:
+    """Whether a distribution of PyTorch looks whether its values are possible."""
+    for frame, _ in walk_stack(None):
+        if is_of_script(frame):
+            return False
+        if str(frame.f_globals.get("__name__")).startswith("torch.distributions."):
+            return True
+    return False
 
 
 def _reads_early() -> PipelineRefusedError:

@@ -111,7 +111,9 @@ class Watch:
             return usual(func, types, args, kwargs)
         name = _name(func)
         changes = func.__name__ == "__set__" or IN_PLACE.fullmatch(name)
-        if any(isinstance(each, Elsewhere) for each in tree_leaves((args, kwargs))):
+        if changes:
+            args = _own_of_lists(args)
+        if _has_elsewhere((args, kwargs)):
             if (
                 changes
                 and args
@@ -154,11 +156,28 @@ class Watch:
         out = kwargs.get("out")
         changed = tree_leaves(given[0] if out is None else out)
         others = [each for each in tree_leaves(given) if not any(each is one for one in changed)]
+        if func.__name__ == "__set__":  # p.data -= 1 ends with p.data = p.data
+            others = [each for each in others if _whole(each) is not _whole(changed[0])]
         if any(isinstance(each, _Watched) for each in others):
             self._read()
         out = usual(func, types, args, kwargs)
         self._wrote(_whole(each) for each in changed if isinstance(each, _Watched))
         return out
+
+
+def _own_of_lists(args: Sequence[Any]) -> Sequence[Any]:
+    """Leave out of a call that changes many tensors what it would change by others' gradients."""
+    if not (args and isinstance(args[0], list | tuple)):
+        return args
+    lists = [each for each in args if isinstance(each, list | tuple) and len(each) == len(args[0])]
+    here = [n for n, group in enumerate(zip(*lists, strict=True)) if not _has_elsewhere(group)]
+    return tuple(
+        [each[n] for n in here] if any(each is one for one in lists) else each for each in args
+    )
+
+
+def _has_elsewhere(values: Any) -> bool:
+    return any(isinstance(each, Elsewhere) for each in tree_leaves(values))
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -187,6 +206,8 @@ class Elsewhere(torch.Tensor):
             return usual(func, types, args, kwargs)
         if args and isinstance(args[0], cls) and IN_PLACE.fullmatch(name):
             return args[0]
+        if IN_PLACE.fullmatch(name) and isinstance(args[0], list | tuple):
+            return usual(func, types, _own_of_lists(args), kwargs)
         made = None if IN_PLACE.fullmatch(name) else usual(func, types, args, kwargs)
         if not all(isinstance(each, torch.Tensor) for each in tree_leaves([made])):
             raise PipelineRefusedError(

@@ -316,6 +316,25 @@ def test_a_loss_that_is_no_mean_over_samples_is_refused(loss):
         call.check(*taped(model, x, y, loss=loss), 2)
 
 
+def test_a_loss_that_needs_more_samples_than_a_micro_batch_has_is_refused_in_a_line():
+    def hardest(out, y):
+        each = nn.functional.cross_entropy(out[:, 0], y[:, 0], reduction="none")
+        return each.topk(3)[0].mean()
+
+    with pytest.raises(PipelineRefusedError, match="it fails on 2 of 4 rows"):
+        taped(Tied(), *batch(), loss=hardest)
+
+
+def test_a_distribution_may_check_its_values():
+    def policy(out, y):
+        return -torch.distributions.Categorical(logits=out).log_prob(y).mean()
+
+    model, (x, y) = Tied(), batch()
+    call = ModelCall(model, model, (x,), {}, torch.device("cpu"))
+    tape, number = taped(model, x, y, loss=policy)
+    assert call.check(tape, number, 2)[0] == number
+
+
 def test_what_is_no_mean_over_samples_is_unknown_after_the_step_and_the_loss_is_known():
     model, (x, y), seen = Tied(), batch(), []
     call = ModelCall(model, model, (x,), {}, torch.device("cpu"))

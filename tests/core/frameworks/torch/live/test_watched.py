@@ -113,6 +113,10 @@ def test_what_is_said_about_weights_reads_none():
     assert not watched.written
 
 
+def scale_down(model):
+    model[0].weight.data -= 0.5 * model[0].weight.grad
+
+
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("write", "n_reads", "written"),
@@ -120,6 +124,8 @@ def test_what_is_said_about_weights_reads_none():
         (lambda model: model[0].weight.clamp_(-1, 1), 0, ["0.weight"]),
         (lambda model: model[0].weight.data.mul_(2), 0, ["0.weight"]),
         (lambda model: model[0].weight.data[0].zero_(), 0, ["0.weight"]),
+        (scale_down, 0, ["0.weight"]),
+        (lambda model: torch._foreach_mul_([*model.parameters()], 2), 0, None),
         (lambda model: model[0].weight.__setitem__(0, 0.0), 0, ["0.weight"]),
         (lambda model: setattr(model[1].weight, "data", torch.ones(2, 3)), 0, ["1.weight"]),
         (lambda model: nn.init.zeros_(model[0].bias), 0, ["0.bias"]),
@@ -197,6 +203,9 @@ def test_gradients_may_be_changed_one_by_one():
         p.data -= 0.1 * p.grad
         with torch.no_grad():
             p.add_(p.grad, alpha=-0.1)
+    with torch.no_grad():
+        torch._foreach_add_([*model.parameters()], [p.grad for p in model.parameters()], alpha=-1)
+    assert model[0].weight.grad.eq(1).all()
     assert clip_grad_norm_(model.parameters(), 100.0).item() == pytest.approx(12**0.5)
     assert model[1].weight.eq(7).all()  # as other processes set it
     for p in model.parameters():
