@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from traceback import walk_stack
-from types import FunctionType, ModuleType
-from typing import Any, cast
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from typing import Any
 
 import torch
 
@@ -17,6 +17,9 @@ _DEEPEST = 4
 
 _MOST_PARTS, _MOST_VALUES = 100, 5000
 """How many parts of a value, and how many values, are searched: a script may hold a data set."""
+
+_PLAIN = (GetSetDescriptorType, MemberDescriptorType)
+"""What finds the attributes of a value if no code of its own does."""
 
 
 def names_of(model: object) -> Iterator[str]:
@@ -65,10 +68,10 @@ def _parts(value: Any) -> Iterator[tuple[str | int, Any]]:
 
 
 def _variables(value: Any) -> dict[str, Any]:
-    try:
-        return cast(dict[str, Any], object.__getattribute__(value, "__dict__"))
-    except AttributeError:  # it has slots, or is Python's own
-        return {}
+    """Return the attributes of a value; none if it has slots, or code for its ``__dict__``."""
+    found = (vars(kind).get("__dict__") for kind in type(value).__mro__)
+    plain = (each for each in found if isinstance(each, _PLAIN))
+    return next((each.__get__(value) for each in plain), {})
 
 
 def _short(path: tuple[str, ...]) -> str:

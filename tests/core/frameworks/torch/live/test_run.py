@@ -233,13 +233,9 @@ def test_models_that_an_agent_holds_have_its_names_and_run_though_one_is_late(tm
 LAZY = """
 from collections import OrderedDict
 
-class Refused:
-    @property
-    def __class__(self): raise ImportError("asked for its class")
-    def __getattr__(self, name): raise ImportError(f"asked for {name}")
+def refuse(self, *_): raise ImportError("asked")
 
-def refuse(self): raise ImportError("asked for all")
-
+class Refused: __class__ = __dict__ = property(refuse); __getattr__ = refuse
 class Mapping(OrderedDict): items = keys = values = __iter__ = refuse
 class Sequence(list): __iter__ = refuse
 
