@@ -35,7 +35,10 @@ METHOD, LIMIT_S = "heft", 3.0
 LASTS_S = 1.0
 """How long a kernel is compiled before a first plan is made: most are loaded in a moment."""
 
-GIVE_UP_S = 60.0
+GIVE_UP_S, ANSWER_S = 60.0, 8.0
+"""How long to wait for the first plan, and for the answer about a plan after Ctrl-C: the first plan
+is there already, and a bound of a large graph would take a minute."""
+
 TICK_S = 0.1
 
 IS_FIRST = "note: stopped; this is the first plan"
@@ -67,13 +70,15 @@ class FirstPlan:
         self._as_json, self._stopped, self._clock = as_json, stopped, clock
         self._began_s: list[float] = []  # of each function that is being compiled, outermost first
         self._best: Plan | None = None
+        self._best_us: float | None = None
         self._bound_us: float | None = None
         self._made: dict[str, Any] | None = None
         self._over = threading.Event()
 
     def note_better(self, progress: Progress) -> None:
         """Note the best plan of the search, and the best bound."""
-        self._best = progress.incumbent or self._best
+        if progress.incumbent is not None:
+            self._best, self._best_us = progress.incumbent, progress.objective_us
         self._bound_us = progress.bound_us or self._bound_us
 
     @contextmanager
@@ -124,28 +129,32 @@ class FirstPlan:
             asked = {"seed": seed, "whole": list(whole), "bound_us": self._bound_us}
             if not is_tried:
                 shown, is_tried = best, True
-                if made := self._make(problem, best, asked):
+                if made := self._make(problem, best, asked, GIVE_UP_S):
                     self._made = made
                     where = f", in {self._output}" if self._output else ""
                     _say(f"a first plan takes {ms(made['step_us'])}{where}; better ones follow")
                 elif not self._over.is_set():
                     _say("note: there is no first plan, and the search goes on")
             elif self._stopped() or pressed():
-                if best is not shown:
-                    _say("note: stopped; the best plan so far follows")
-                    if made := self._make(problem, best, asked):
-                        self._end_with(made)
+                is_better = best is not shown and not self._is_first_as_good()
+                if is_better and (made := self._make(problem, best, asked, ANSWER_S)):
+                    _say("note: stopped; this is the best plan so far")
+                    self._end_with(made)
                 if self._made is not None:
                     _say(IS_FIRST)
                     self._end_with(self._made)
                 end_at_once()
+
+    def _is_first_as_good(self) -> bool:
+        made, best_us = self._made, self._best_us
+        return bool(made and made["fits"] and best_us and made["step_us"] <= best_us)
 
     def _compiles_long(self) -> bool:
         outermost = self._began_s[:1]
         return bool(outermost) and self._clock() - outermost[0] >= LASTS_S
 
     def _make(
-        self, problem: Problem, plan: Plan | None, asked: dict[str, Any]
+        self, problem: Problem, plan: Plan | None, asked: dict[str, Any], give_up_s: float
     ) -> dict[str, Any] | None:
         """Have another process make a plan, or take the given one, and the answer about it."""
         from enplace.processes.codecs import plan_message, problem_to_json, profile_message
@@ -158,7 +167,7 @@ class FirstPlan:
 
         program = handler_program(f"{__name__}:{serve.__name__}", "first plan")
         messages = profile_message(problem.measured_profile), job
-        for message in converse(program, messages, self._over.is_set, GIVE_UP_S):
+        for message in converse(program, messages, self._over.is_set, give_up_s):
             if message.do == DONE:
                 return message.details
         return None
@@ -221,4 +230,5 @@ def serve(connection: Connection) -> Message:
         document=answer.document,
         text=answer.text,
         step_us=result.schedule.makespan_us,
+        fits=result.schedule.fits,
     )

@@ -594,8 +594,9 @@ def test_while_the_search_is_compiled_there_is_a_first_plan(enplace, folder, mon
     assert Path("plan.json~").read_text() == '{"format": "enplace-plan/1"}'
 
 
-def test_ctrl_c_ends_with_the_best_plan_while_a_kernel_is_compiled(
-    enplace, folder, monkeypatch, ended
+@pytest.mark.parametrize(("best_us", "answer"), [(None, "the best"), (1e12, "heft")])
+def test_ctrl_c_ends_with_the_better_plan_while_a_kernel_is_compiled(
+    enplace, folder, monkeypatch, ended, best_us, answer
 ):
     told = threading.Event()
 
@@ -603,13 +604,13 @@ def test_ctrl_c_ends_with_the_best_plan_while_a_kernel_is_compiled(
         with trigger_event("numba:compile"):
             assert told.wait(60)
             plan = replace(placers()["expert"].run(problem, options), method="the best")
-            options.progress(Progress(0.0, "a plan", incumbent=plan))
+            options.progress(Progress(0.0, "a plan", incumbent=plan, objective_us=best_us))
             os.kill(os.getpid(), signal.SIGINT)
             assert ended.wait(60)
 
     monkeypatch.setattr(first_plan, "_say", lambda text: told.set())
     done = enplace(*searched_with(monkeypatch, run))
-    assert "the best" in done.out.partition("slow")[0]
+    assert answer in done.out.partition("slow")[0]
 
 
 def test_ctrl_c_between_two_kernels_ends_with_the_first_plan(enplace, folder, monkeypatch, ended):
