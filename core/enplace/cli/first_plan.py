@@ -122,20 +122,25 @@ class FirstPlan:
     ) -> None:
         """Make the first plan when it is needed, and end this process if it is stopped."""
         shown, is_tried = None, not is_wanted
+
+        def is_stopped() -> bool:
+            return self._stopped() or pressed()
+
         while not self._over.wait(TICK_S):
             if not self._compiles_long():
                 continue
             best = self._best
             asked = {"seed": seed, "whole": list(whole), "bound_us": self._bound_us}
             if not is_tried:
-                shown, is_tried = best, True
-                if made := self._make(problem, best, asked, GIVE_UP_S):
+                # A bound takes long in a process that compiles nothing; a list schedule does not.
+                shown, is_tried = best if self._bound_us else None, True
+                if made := self._make(problem, shown, asked, GIVE_UP_S, is_stopped):
                     self._made = made
                     where = f", in {self._output}" if self._output else ""
                     _say(f"a first plan takes {ms(made['step_us'])}{where}; better ones follow")
-                elif not self._over.is_set():
+                elif not (self._over.is_set() or is_stopped()):
                     _say("note: there is no first plan, and the search goes on")
-            elif self._stopped() or pressed():
+            elif is_stopped():
                 is_better = best is not shown and not self._is_first_as_good()
                 if is_better and (made := self._make(problem, best, asked, ANSWER_S)):
                     _say("note: stopped; this is the best plan so far")
@@ -154,7 +159,12 @@ class FirstPlan:
         return bool(outermost) and self._clock() - outermost[0] >= LASTS_S
 
     def _make(
-        self, problem: Problem, plan: Plan | None, asked: dict[str, Any], give_up_s: float
+        self,
+        problem: Problem,
+        plan: Plan | None,
+        asked: dict[str, Any],
+        give_up_s: float,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> dict[str, Any] | None:
         """Have another process make a plan, or take the given one, and the answer about it."""
         from enplace.processes.codecs import plan_message, problem_to_json, profile_message
@@ -167,7 +177,11 @@ class FirstPlan:
 
         program = handler_program(f"{__name__}:{serve.__name__}", "first plan")
         messages = profile_message(problem.measured_profile), job
-        for message in converse(program, messages, self._over.is_set, give_up_s):
+
+        def is_over() -> bool:
+            return self._over.is_set() or stopped()
+
+        for message in converse(program, messages, is_over, give_up_s):
             if message.do == DONE:
                 return message.details
         return None
