@@ -113,6 +113,8 @@ class Watch:
         changes = func.__name__ == "__set__" or IN_PLACE.fullmatch(name)
         if changes:
             args = _own_of_lists(args)
+            if args and isinstance(args[0], list | tuple) and not args[0]:
+                return None  # nothing of that is here
         if _has_elsewhere((args, kwargs)):
             if (
                 changes
@@ -165,14 +167,26 @@ class Watch:
         return out
 
 
+def _are_elsewhere(args: Sequence[Any]) -> list[bool]:
+    """Of a call that takes many tensors, say which it would make of others' gradients."""
+    return [_has_elsewhere(group) for group in zip(*_lists_of(args), strict=True)]
+
+
+def _lists_of(args: Sequence[Any]) -> list[Any]:
+    lists = [each for each in args if isinstance(each, list | tuple)]
+    return [each for each in lists if len(each) == len(args[0])]
+
+
 def _own_of_lists(args: Sequence[Any]) -> Sequence[Any]:
     """Leave out of a call that changes many tensors what it would change by others' gradients."""
     if not (args and isinstance(args[0], list | tuple)):
         return args
-    lists = [each for each in args if isinstance(each, list | tuple) and len(each) == len(args[0])]
-    here = [n for n, group in enumerate(zip(*lists, strict=True)) if not _has_elsewhere(group)]
+    lists, away = _lists_of(args), _are_elsewhere(args)
     return tuple(
-        [each[n] for n in here] if any(each is one for one in lists) else each for each in args
+        [each[n] for n, is_away in enumerate(away) if not is_away]
+        if any(each is one for one in lists)
+        else each
+        for each in args
     )
 
 
@@ -206,16 +220,24 @@ class Elsewhere(torch.Tensor):
             return usual(func, types, args, kwargs)
         if args and isinstance(args[0], cls) and IN_PLACE.fullmatch(name):
             return args[0]
-        if IN_PLACE.fullmatch(name) and isinstance(args[0], list | tuple):
-            return usual(func, types, _own_of_lists(args), kwargs)
-        made = None if IN_PLACE.fullmatch(name) else usual(func, types, args, kwargs)
+        if args and isinstance(args[0], list | tuple) and IN_PLACE.fullmatch(name):
+            own = _own_of_lists(args)
+            return usual(func, types, own, kwargs) if own[0] else None
+        made: Any = None if IN_PLACE.fullmatch(name) else usual(func, types, args, kwargs)
         if not all(isinstance(each, torch.Tensor) for each in tree_leaves([made])):
-            raise PipelineRefusedError(
-                "the script reads a gradient of another stage, and each process has those of its "
-                "own; take norms by clip_grad_norm_, which counts all, or change each gradient in "
-                "place, as in p.grad.clamp_(-1, 1)"
-            )
+            raise _reads_others()
+        if name.startswith("_foreach_") and args:
+            pairs = zip(made, _are_elsewhere(args), strict=True)
+            return type(made)(each.as_subclass(cls) if is_away else each for each, is_away in pairs)
         return tree_map(lambda each: each.as_subclass(cls), made)
+
+
+def _reads_others() -> PipelineRefusedError:
+    return PipelineRefusedError(
+        "the script reads a gradient of another stage, and each process has those of its own; take "
+        "norms by clip_grad_norm_, which counts all, or change each gradient in place, as in "
+        "p.grad.clamp_(-1, 1)"
+    )
 
 
 class _Bare(torch.Tensor):
@@ -248,6 +270,8 @@ class _Watched:
     @grad.setter
     def grad(self, value: torch.Tensor | None) -> None:
         if isinstance(value, Elsewhere):
+            if self.watch.gradient(self) is None:
+                raise _reads_others()
             return
         with torch._C.DisableTorchFunctionSubclass():
             torch.Tensor.grad.__set__(self, value)

@@ -167,6 +167,13 @@ def clipped(model):
     return total.sqrt() > 1.0
 
 
+def set_to_scaled(model):
+    gradients = [p.grad for p in model.parameters()]
+    scale = torch.cat([each.flatten() for each in gradients]).norm()
+    for p, gradient in zip(model.parameters(), gradients, strict=True):
+        p.grad = gradient / scale
+
+
 def scaled(model):
     norms = [p.grad.data.norm(2) for p in model.parameters() if p.grad is not None]
     total = torch.stack(norms).norm()
@@ -179,6 +186,7 @@ def scaled(model):
     [
         clipped,
         scaled,
+        set_to_scaled,
         lambda model: [p.grad.norm().item() for p in model.parameters()],
         lambda model: model[1].weight.grad.numpy(),
         lambda model: print(model[1].weight.grad),
@@ -205,6 +213,10 @@ def test_gradients_may_be_changed_one_by_one():
             p.add_(p.grad, alpha=-0.1)
     with torch.no_grad():
         torch._foreach_add_([*model.parameters()], [p.grad for p in model.parameters()], alpha=-1)
+        halves = torch._foreach_mul([p.grad for p in model.parameters()], 0.5)
+        for p, half in zip(model.parameters(), halves, strict=True):
+            p.grad = half * 2
+        torch._foreach_sub_([model[1].weight], [model[1].weight.grad])
     assert model[0].weight.grad.eq(1).all()
     assert clip_grad_norm_(model.parameters(), 100.0).item() == pytest.approx(12**0.5)
     assert model[1].weight.eq(7).all()  # as other processes set it
