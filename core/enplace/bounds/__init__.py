@@ -1,6 +1,6 @@
 """Lower bounds on the step time, and on the latency of a query, each proven."""
 
-from enplace.bounds.proofs import Proof, Proofs, rivals_of, with_bound
+from enplace.bounds.proofs import Proof, Proofs, rivals_of, step_bound_us, with_bound
 from enplace.bounds.step_time import lower_bound_us
 
-__all__ = ["Proof", "Proofs", "lower_bound_us", "rivals_of", "with_bound"]
+__all__ = ["Proof", "Proofs", "lower_bound_us", "rivals_of", "step_bound_us", "with_bound"]

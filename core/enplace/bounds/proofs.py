@@ -29,6 +29,11 @@ def rivals_of(schedule: Schedule) -> Problem:
     return schedule.problem if schedule.plan.keeps_all else schedule.problem.with_any_copies
 
 
+def step_bound_us(schedule: Schedule, known_us: float | None = None) -> float:
+    """Return a lower bound on the step time of a plan's rivals; ours if none is known already."""
+    return lower_bound_us(rivals_of(schedule)) if known_us is None else known_us
+
+
 def with_bound(schedule: Schedule, known_us: float | None = None) -> Result:
     """Return a schedule with a lower bound on its plan's objective.
 
@@ -40,7 +45,7 @@ def with_bound(schedule: Schedule, known_us: float | None = None) -> Result:
     plan = schedule.plan
     if plan.objective != STEP_TIME:
         return Result(schedule, plan.bound_us)
-    return Result(schedule, lower_bound_us(rivals_of(schedule)) if known_us is None else known_us)
+    return Result(schedule, step_bound_us(schedule, known_us))
 
 
 class Proofs:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from enplace.bounds import lower_bound_us, rivals_of
+from enplace.bounds import step_bound_us
 from enplace.files.json_text import dump_json
 from enplace.files.writing import write_atomically
 from enplace.machine.pipelines.v_shape import find_halves
@@ -64,8 +64,7 @@ def _list_text(key: str, entries: Sequence[object]) -> str:
 
 def _head(result: Result) -> dict[str, Any]:
     schedule, plan, problem = result.schedule, result.plan, result.schedule.problem
-    bound_us = result.step_bound_us
-    bound_us = lower_bound_us(rivals_of(schedule)) if bound_us is None else bound_us
+    bound_us = step_bound_us(schedule, result.step_bound_us)
     profile, devices = problem.profile, problem.cluster.devices
     pins = {profile.op_names[op]: devices[device].name for op, device in problem.pins.items()}
     measured = problem.measured_profile.measured

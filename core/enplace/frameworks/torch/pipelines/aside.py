@@ -7,46 +7,14 @@ of losses is made again once the losses are known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-
-@dataclass(frozen=True)
-class Modes:
-    """Under what a call was made: with or without gradients, and in which types.
-
-    Attributes
-    ----------
-    kind : str
-        Of the device.
-    has_gradients : bool
-    autocast : torch.dtype or None
-        The type that autocast chooses; None outside of it.
-    """
-
-    kind: str
-    has_gradients: bool
-    autocast: torch.dtype | None
-
-    @contextmanager
-    def again(self) -> Iterator[None]:
-        """Set them within the block."""
-        with (
-            torch.set_grad_enabled(self.has_gradients),
-            torch.autocast(self.kind, self.autocast, self.autocast is not None),
-        ):
-            yield
-
-
-def modes_now(kind: str) -> Modes:
-    """Return what holds here, on a kind of device."""
-    is_cast = torch.is_autocast_enabled(kind)
-    return Modes(kind, torch.is_grad_enabled(), torch.get_autocast_dtype(kind) if is_cast else None)
+from enplace.frameworks.torch.pipelines.calls import Modes
 
 
 @dataclass(eq=False)

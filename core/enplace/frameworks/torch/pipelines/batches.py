@@ -21,7 +21,7 @@ def shape_of(batch: Any) -> Any:
     )
 
 
-def samples_in(batch: Any) -> int:
+def count_samples(batch: Any) -> int:
     """Return the number of samples: the rows of the first tensor that the model gets.
 
     Raises

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
@@ -18,7 +19,6 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from enplace.errors import PlanError
-from enplace.frameworks.torch.pipelines.aside import Modes
 
 OF_CLASSES = ("cross_entropy", "nll_loss")
 
@@ -62,6 +62,39 @@ SOURCES = (Made, Batch, Kept)
 
 _LEFT_OUT = -100
 """PyTorch's own target that a loss leaves out."""
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Under what a call was made: with or without gradients, and in which types.
+
+    Attributes
+    ----------
+    kind : str
+        Of the device.
+    has_gradients : bool
+    autocast : torch.dtype or None
+        The type that autocast chooses; None outside of it.
+    """
+
+    kind: str
+    has_gradients: bool
+    autocast: torch.dtype | None
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Set them within the block."""
+        with (
+            torch.set_grad_enabled(self.has_gradients),
+            torch.autocast(self.kind, self.autocast, self.autocast is not None),
+        ):
+            yield
+
+
+def modes_now(kind: str) -> Modes:
+    """Return what holds here, on a kind of device."""
+    is_cast = torch.is_autocast_enabled(kind)
+    return Modes(kind, torch.is_grad_enabled(), torch.get_autocast_dtype(kind) if is_cast else None)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from torch.utils._pytree import tree_map
 
 from enplace.frameworks.torch.error_text import is_out_of_memory
 from enplace.frameworks.torch.open.following import without_dropout
-from enplace.frameworks.torch.pipelines.aside import modes_now
-from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError, leaves_of
+from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError, leaves_of, modes_now
 from enplace.frameworks.torch.pipelines.loss_check import Losses, Rows
 from enplace.frameworks.torch.pipelines.model_state import check_settled, state_of
 from enplace.frameworks.torch.pipelines.tape import Tape

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
 from enplace.frameworks.torch.open.scripts import MEND
-from enplace.frameworks.torch.pipelines.batches import samples_in
+from enplace.frameworks.torch.pipelines.batches import count_samples
 from enplace.frameworks.torch.pipelines.tape import rows_of
 from enplace.frameworks.torch.record.storages import tensors_in
 
@@ -75,7 +75,7 @@ class _Following:
             if is_within or not trains or not any(True for _ in module.parameters()):
                 return usual(module, *args, **kwargs)
             self.end()
-            samples = samples_in((args, kwargs))
+            samples = count_samples((args, kwargs))
             if self._has_cut and samples % self._parts:  # the rest of the data
                 return usual(module, *args, **kwargs)
             self._mode = _FirstRows(module, samples, rows_of(samples, self._parts))

@@ -29,7 +29,7 @@ from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.torch.error_text import first_line, is_out_of_memory
 from enplace.frameworks.torch.pipelines import weights_apart
 from enplace.frameworks.torch.pipelines.again import MadeAgain, RunAgain
-from enplace.frameworks.torch.pipelines.batches import check_same_batch, samples_in, shape_of
+from enplace.frameworks.torch.pipelines.batches import check_same_batch, count_samples, shape_of
 from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError, is_of_script
 from enplace.frameworks.torch.pipelines.first_check import ModelCall
 from enplace.frameworks.torch.pipelines.joining import connected, end_with_torchrun, join
@@ -244,7 +244,7 @@ class Pipeline:
             self._staged[key] = self._now = known
             self._waits_for_loss = True
             return known.tape.call_again(args, kwargs)
-        samples = samples_in((args, kwargs))
+        samples = count_samples((args, kwargs))
         number = self._wanted.number
         if not self._staged:
             self.samples = samples

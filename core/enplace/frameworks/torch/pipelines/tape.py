@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from enplace.errors import EnplaceError
 from enplace.frameworks.torch.error_text import first_line, is_out_of_memory
-from enplace.frameworks.torch.pipelines.aside import Aside, modes_now
+from enplace.frameworks.torch.pipelines.aside import Aside
 from enplace.frameworks.torch.pipelines.calls import (
     OF_CLASSES,
     SOURCES,
@@ -54,6 +54,7 @@ from enplace.frameworks.torch.pipelines.calls import (
     leaves_of,
     line_of,
     map_all,
+    modes_now,
 )
 from enplace.frameworks.torch.pipelines.masks import masks_for_padding
 from enplace.frameworks.torch.pipelines.one_call import as_one_call

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError, is_of_script
+from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError, has_any, is_of_script
 from enplace.frameworks.torch.pipelines.tape import IN_PLACE
 
 _SHARING = ("data", "detach", "__getitem__")
@@ -115,7 +115,7 @@ class Watch:
             args = _own_of_lists(args)
             if args and isinstance(args[0], list | tuple) and not args[0]:
                 return None  # nothing of that is here
-        if _has_elsewhere((args, kwargs)):
+        if has_any((args, kwargs), Elsewhere):
             if (
                 changes
                 and args
@@ -169,7 +169,7 @@ class Watch:
 
 def _are_elsewhere(args: Sequence[Any]) -> list[bool]:
     """Of a call that takes many tensors, say which it would make of others' gradients."""
-    return [_has_elsewhere(group) for group in zip(*_lists_of(args), strict=True)]
+    return [has_any(group, Elsewhere) for group in zip(*_lists_of(args), strict=True)]
 
 
 def _lists_of(args: Sequence[Any]) -> list[Any]:
@@ -188,10 +188,6 @@ def _own_of_lists(args: Sequence[Any]) -> Sequence[Any]:
         else each
         for each in args
     )
-
-
-def _has_elsewhere(values: Any) -> bool:
-    return any(isinstance(each, Elsewhere) for each in tree_leaves(values))
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
