@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import traceback
+from textwrap import shorten
 
 from enplace.processes.redirect import why_refused
 from enplace.text import UNPRINTABLE
@@ -15,11 +16,13 @@ _ALLOCATE = re.compile(r"Tried to allocate ([\d.]+ \w+)")
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, without what controls a terminal."""
+    """Return the first line of an error's text, and one that it announces, as plain text."""
     if refused := why_refused(error):
         return refused
-    lines = [line.strip() for line in str(error).strip().splitlines()]
-    return UNPRINTABLE.sub(" ", next(filter(None, lines), ""))
+    first, *more = [*filter(None, map(str.strip, str(error).splitlines()))] or [""]
+    if first.endswith(":") and more:  # such as names of weights that are missing
+        first = f"{first} {shorten(more[0], 200, placeholder=' …')}"
+    return UNPRINTABLE.sub(" ", first)
 
 
 TRIED = "2.6, 2.11, 2.13 and 2.14"
@@ -75,12 +78,6 @@ _KNOWN = (
         ("not compiled with CUDA enabled", "Found no NVIDIA driver", "No CUDA GPUs are available",
          "Cannot get CUDA generator"),
         _NO_GPU,
-    ),
-    (
-        ("Creating a new Tensor subclass Uninitialized",),
-        "a module that takes its size from the first batch, such as nn.LazyLinear, has none in an "
-        "estimate; write its size, as in nn.Linear(512, 10), or profile it on a device without "
-        "--estimate",
     ),
 )  # fmt: skip
 

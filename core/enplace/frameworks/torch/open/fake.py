@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import wraps
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import groupby, takewhile
 from pathlib import Path
 from traceback import walk_stack
@@ -24,6 +26,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
 from torch.optim import optimizer
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import _foreach_utils, checkpoint
@@ -85,6 +88,7 @@ OF_FAKES = (
     "torch.utils._mode_utils.no_dispatch",
     "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack",
     "torch.utils._python_dispatch._disable_current_modes",
+    "torch._C._swap_tensor_impl",
     "torch.nn.Module._apply",
     "torch.nn.RNNBase.flatten_parameters",
     "torch.nn.parallel.DistributedDataParallel.no_sync",
@@ -110,6 +114,9 @@ def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
         for kind, name in ((torch.nn.Parameter, "__new__"), (torch.nn.Module, "register_buffer")):
             keep = _keep_fake(getattr(kind, name), mode, answers.known)
             stack.enter_context(patch.object(kind, name, keep))
+        for kind in (UninitializedParameter, UninitializedBuffer):
+            stack.enter_context(patch.object(kind, "__new__", _without_size(kind.__new__)))
+            stack.enter_context(patch.object(kind, "materialize", _materialize))
         stack.enter_context(patch.object(torch.nn.Module, "_apply", _apply))
         stack.enter_context(patch.object(DataLoader, "__init__", _load_here(DataLoader.__init__)))
         step = patch.object(torch.amp.GradScaler, "_maybe_opt_step", _step_anyway)
@@ -135,6 +142,11 @@ def fake_tensors(source: Source | None = None) -> Iterator[_Answers]:
         saved: dict[str, Any] = {}
         stack.enter_context(patch.object(torch, "save", _save_to(saved)))
         stack.enter_context(patch.object(torch, "load", _load_from(saved, torch.load)))
+        if find_spec("safetensors"):
+            files = import_module("safetensors.torch")
+            stack.enter_context(patch.object(files, "save_file", _save_to(saved)))
+            load = _load_from(saved, files.load_file)
+            stack.enter_context(patch.object(files, "load_file", load))
         for name in ("numpy", "__array__", "tolist"):
             read = _read(name, answers)
             for kind in (torch.Tensor, FakeTensor):  # each may have its own
@@ -170,7 +182,8 @@ def _keep_fake(usual: Any, mode: FakeTensorMode, known: KnownValues) -> Any:
     """Let a module have no real tensor, such as one from a buffer of Python: views would be new."""
 
     def fake(given: Any) -> Any:
-        if not isinstance(given, torch.Tensor) or isinstance(given, FakeTensor):
+        is_real = isinstance(given, torch.Tensor) and not isinstance(given, FakeTensor)
+        if not is_real or is_lazy(given):
             return given
         made = mode.from_tensor(given)
         if (content := known.find(given)) is not None:
@@ -182,6 +195,27 @@ def _keep_fake(usual: Any, mode: FakeTensorMode, known: KnownValues) -> Any:
         return usual(*map(fake, args), **{name: fake(each) for name, each in kwargs.items()})
 
     return keep
+
+
+def _without_size(usual: Any) -> Any:
+    """Make a parameter or buffer of a lazy module as it is: a fake can become no other class."""
+
+    @wraps(usual)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return usual(*args, **kwargs)
+
+    return make
+
+
+def _materialize(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+    """Make a lazy parameter or buffer a fake one, and the same object: an optimiser may have it."""
+    made: Any = torch.empty(shape, dtype=dtype or self.dtype, device=device or self.device)
+    if isinstance(self, torch.nn.Parameter):
+        made = torch.nn.Parameter(made, self.requires_grad)
+    self.__class__, made.__class__ = made.__class__, self.__class__
+    self.__dict__, made.__dict__ = made.__dict__, self.__dict__
+    torch._C._swap_tensor_impl(self, made)
 
 
 def _copy(usual: Any) -> Any:
@@ -264,17 +298,26 @@ def _refuse_address(usual: Any, answers: _Answers) -> Any:
 
     @wraps(usual)
     def data_ptr(self: Any) -> int:
-        storage = self.untyped_storage() if isinstance(self, torch.Tensor) else self
+        is_tensor = isinstance(self, torch.Tensor)
+        storage = self.untyped_storage() if is_tensor else self
+        if storage.device.type != "meta":
+            return int(usual(self))
         asker = sys._getframe(1)
-        is_pytorch = asker.f_globals.get("__name__", "").startswith("torch.")
-        if storage.device.type == "meta" and not (is_pytorch or _is_installed(asker)):
-            raise LoadError(
-                f"{answers._line()}: it asks for the address of a tensor's content, and tensors of "
-                f"an estimate have none; profile it on a device without --estimate"
-            )
-        return int(usual(self))
+        if asker.f_globals.get("__name__", "").startswith("torch."):
+            return 0
+        if _is_installed(asker):
+            offset = self.storage_offset() * self.element_size() if is_tensor else 0
+            return _NOWHERE + int(storage._cdata) + int(offset)
+        raise LoadError(
+            f"{answers._line()}: it asks for the address of a tensor's content, and tensors of "
+            f"an estimate have none; profile it on a device without --estimate"
+        )
 
     return data_ptr
+
+
+_NOWHERE = 1 << 62
+"""Added to what tells storages apart: no address, so nothing is read or written there."""
 
 
 _NUMPY: dict[torch.dtype, Any] = {
@@ -718,11 +761,16 @@ def _apply(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Mod
             self._parameters[name] = _converted(parameter, fn)
     for name, buffer in self._buffers.items():
         if buffer is not None:
-            self._buffers[name] = fn(buffer)
+            with _disable_current_modes() if is_lazy(buffer) else nullcontext():
+                self._buffers[name] = fn(buffer)
     return self
 
 
 def _converted(parameter: torch.nn.Parameter, fn: Any) -> torch.nn.Parameter:
+    if is_lazy(parameter):
+        with _disable_current_modes():
+            parameter.data = fn(parameter.data)
+        return parameter
     known = _moved.get(parameter)
     if known is not None and known[0] is fn:
         return known[1]

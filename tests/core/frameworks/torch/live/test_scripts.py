@@ -540,6 +540,34 @@ def test_an_estimate_ties_a_weight_that_a_file_has_under_two_names(tmp_path, mon
     assert len(weights) == 3
 
 
+TIED = """
+model[2].weight = model[0].weight
+optimizer = """
+LOAD_TIED = """
+from safetensors.torch import load_model, save_model
+assert load_model(model, "held.safetensors") == (set(), [])
+save_model(model, "mine.safetensors")
+assert load_model(model, "mine.safetensors") == (set(), [])
+optimizer = """
+
+
+def test_an_estimate_loads_a_tied_weight_of_which_a_file_has_one_name(tmp_path, monkeypatch):
+    files = pytest.importorskip("safetensors.torch")
+    monkeypatch.chdir(tmp_path)
+    square = LOOP.replace("64", "32").replace("10)", "32)")
+    text = square.replace("optimizer = ", TIED, 1)
+    kept = {name: torch.ones(32) for name in ("0.bias", "2.bias")} | {
+        "0.weight": torch.ones(32, 32)
+    }
+    files.save_file(kept, "held.safetensors")
+    loading = text.replace("optimizer = ", LOAD_TIED, 1)
+    found = record_on_fake_tensors(script(tmp_path, loading), ignore).step
+    assert kinds(found) == kinds(record_on_fake_tensors(script(tmp_path, text), ignore).step)
+    files.save_file({"0.weight": torch.ones(32, 32)}, "held.safetensors")
+    with pytest.raises(LoadError, match=r'Missing key.*"0.bias", "2.bias"'):
+        record_on_fake_tensors(script(tmp_path, loading), ignore)
+
+
 @pytest.mark.parametrize("asked", ["check(x)", "(x > 1).any() and model(x)"])
 def test_an_estimate_names_no_line_for_a_condition_inside_of_a_library(tmp_path, asked):
     library = tmp_path / "site-packages" / "asks.py"
@@ -653,7 +681,6 @@ PARALLEL = "from torch.distributed.tensor.parallel import parallelize_module as 
         ("raise ImportError('DeepSpeed is not installed => run')", "line 2: .* by DeepSpeed"),
         (f"{NOT_FOUND}('The \"deepspeed>=0.9\" package was not found')", "line 2: .* by DeepSpeed"),
         (f"{NOT_FOUND}('The \"peft\" package was not found')", "PackageNotFoundError: No package"),
-        ("torch.nn.LazyLinear(3)", "line 2: .* write its size"),
         ("torch.cuda.reset_peak_memory_stats()", "line 2: it wants a GPU of its own"),
         ("raise SystemExit('nan')", "until then, or profile .* without --estimate"),
         (f"{PARALLEL}(torch.nn.Linear(2, 2))", "line 2: .* divided by tensor parallelism"),
@@ -663,6 +690,27 @@ PARALLEL = "from torch.distributed.tensor.parallel import parallelize_module as 
 def test_what_an_estimate_cannot_do_is_said_with_the_line_and_the_mend(line, says, tmp_path):
     with pytest.raises(LoadError, match=says):
         record_on_fake_tensors(script(tmp_path, f"import torch\n{line}\n"), ignore)
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["model.double()\ntorch.set_default_dtype(torch.double)", "model(torch.ones(2, 3, 8, 8))"],
+)
+def test_modules_without_sizes_get_them_in_an_estimate(tmp_path, first):
+    lazy = """nn.Sequential(
+        nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(10)
+    )
+"""
+    sizes = ("Conv2d(3, 4, 3)", "BatchNorm2d(4)", "Linear(144, 10)")
+    sized = lazy
+    for one, other in zip(("Conv2d(4, 3)", "BatchNorm2d()", "Linear(10)"), sizes, strict=True):
+        sized = sized.replace(f"Lazy{one}", other)
+    start, end = LOOP.index("nn.Seq"), LOOP.index("optimizer =")
+    loops = [f"{LOOP[:start]}{model}{first}\n{LOOP[end:]}" for model in (sized, lazy)]
+    loops = [each.replace("torch.randn(32, 32)", "torch.randn(32, 3, 8, 8)") for each in loops]
+    one, other = (record_on_fake_tensors(script(tmp_path, each), ignore).step for each in loops)
+    assert kinds(one) == kinds(other)
+    assert [*map(str, one.storages)] == [*map(str, other.storages)]
 
 
 def test_a_tied_model_may_be_converted_in_an_estimate(tmp_path):
@@ -815,8 +863,9 @@ SAVING = (
     + """    open("log.csv", "w").write(f"{step}")
     torch.save(model.state_dict(), "best.pt")
     torch.load("best.pt")
+    save_file(model.state_dict(), "best.safetensors")
 """
-)
+).replace("import sys", "import sys\nfrom safetensors.torch import save_file")
 
 
 @pytest.mark.parametrize("estimate", ["", "h100"])
@@ -825,10 +874,12 @@ def test_what_a_script_saves_changes_no_file(tmp_path, monkeypatch, estimate):
     Path("train.py").write_text(SAVING)
     Path("log.csv").write_text("mine")
     Path("best.pt").write_text("mine, too")
+    Path("best.safetensors").write_text("mine, as well")
     profile = measure_profile(source_of("train.py", estimate=estimate), "cpu:1", 2, 1)
     assert profile.n_ops > 10
     assert Path("log.csv").read_text() == "mine"
     assert Path("best.pt").read_text() == "mine, too"
+    assert Path("best.safetensors").read_text() == "mine, as well"
 
 
 SERVING = """
