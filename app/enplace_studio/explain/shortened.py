@@ -16,6 +16,7 @@ _GRADIENTS, _NABLA = "grad. ", "∇ "
 _KEPT = {_NABLA, "× ", "→ "}
 """Never left out: ∇ alone tells a group from that of the forward pass, × a number of ops, and an
 arrow is as short as a gap."""
+_BETWEEN = " ,/_"
 _ABBREVIATIONS = {"gradients of ": _GRADIENTS, " / ": "/"}
 
 
@@ -77,6 +78,70 @@ def wrapped(text: str, width_of: Callable[[str], float], width: float) -> list[s
         else:
             lines.append(word)
     return lines
+
+
+def by_words(
+    name: str, others: Sequence[str], width_of: Callable[[str], float], width: float
+) -> str:
+    """Leave whole words of a name out, as few as needed, where it stays apart from the others.
+
+    It always begins as the name does; words are left out in the middle where that keeps more of
+    them, or keeps it apart, else at its end. Only where no whole words tell it apart, or fit, its
+    first word is cut.
+    """
+    if width_of(name) <= width:
+        return name
+    words = _units(name)
+    alike = {each for each in others if each != name and each.startswith(words[0].rstrip(_BETWEEN))}
+    rivals = [_units(each) for each in alike]
+    n, best, found = len(words), (False, 0), ""
+    for n_shown in range(n - 1, 0, -1):
+        for n_head in range(n_shown, 0, -1):
+            head, tail = words[:n_head], words[n - n_shown + n_head :]
+            shown = _bridged(head, tail)
+            is_alone = not any(_is_shown_alike(rival, head, tail) for rival in rivals)
+            if (is_alone, n_shown) > best and width_of(shown) <= width:
+                best, found = (is_alone, n_shown), shown
+    ends = words[-1] if n > 1 else ""
+    if best[0] or not (cut := _cut(words[0], ends, width_of, width)):
+        return found or _cut(words[0], "", width_of, width) or f"{name[:1]}{GAP}"
+    return cut
+
+
+@lru_cache(maxsize=1024)
+def _units(name: str) -> tuple[str, ...]:
+    """Split a name after its spaces, slashes and underscores; no number is torn from its word."""
+    units: list[str] = []
+    for word in re.findall(r"[^\s/_]+[\s/_]*|[\s/_]+", name):
+        last = units[-1].rstrip() if units else ""
+        is_tied = word[0].isdigit() or (last[:1].isdigit() and last[-1:].isdigit())
+        if last and is_tied and not last.endswith(","):
+            units[-1] += word
+        else:
+            units.append(word)
+    return tuple(units)
+
+
+def _is_shown_alike(words: tuple[str, ...], head: tuple[str, ...], tail: tuple[str, ...]) -> bool:
+    shown = (*words[: len(head)], *words[len(words) - len(tail) :])
+    return _bare(shown) == _bare((*head, *tail))
+
+
+def _bare(words: Sequence[str]) -> list[str]:
+    return [word.rstrip(_BETWEEN) for word in words]
+
+
+def _bridged(head: Sequence[str], tail: Sequence[str]) -> str:
+    """Put an ellipsis between two parts of a name, as far from them as their words are apart."""
+    before, after = "".join(head), "".join(tail)
+    space = " " if before.endswith(" ") else ""
+    return f"{before.rstrip(_BETWEEN)}{space}{GAP}{space if after else ''}{after}"
+
+
+def _cut(word: str, ends: str, width_of: Callable[[str], float], width: float) -> str:
+    """Cut a word so that it fits with the end of its name; empty if only a letter would be left."""
+    ways = (f"{word[:n].rstrip(_BETWEEN)}{GAP}{ends}" for n in range(len(word), 1, -1))
+    return next((way for way in ways if width_of(way) <= width), "")
 
 
 def _without(left_out: frozenset[str], name: str) -> str:

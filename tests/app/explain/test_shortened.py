@@ -1,6 +1,6 @@
 """Names in a list leave out what they share, never what differs."""
 
-from enplace_studio.explain.shortened import brief, shorten_among, wrapped
+from enplace_studio.explain.shortened import brief, by_words, shorten_among, wrapped
 
 NAMES = [f"gradients of decoder / layer {n} on GPU 1" for n in range(6)]
 NAMES += [f"gradients of encoder / layer {n} on GPU 0" for n in range(3)]
@@ -63,3 +63,31 @@ def test_a_number_of_ops_keeps_its_sign_and_one_name_alone_shares_nothing():
 def test_a_channel_keeps_its_arrow():
     some = ["GPU 0 → GPU 2", "GPU 2 → GPU 0", "bert / encoder / layer 0 / intermediate"]
     assert shorten_among(some[0], some, len, 14) == some[0]
+
+
+PLANS = [
+    "Enplace",
+    "Enplace, 75 ops pinned, 10 s",
+    "Enplace, 75 ops pinned, 10 s, edited",
+    "Enplace, 75 ops pinned, 30 s",
+    "Weights of layer 3 in the host's memory",
+]
+
+
+def test_a_name_that_begins_unlike_others_leaves_words_out_at_its_end():
+    assert by_words(PLANS[4], PLANS, len, 39) == PLANS[4]
+    assert by_words(PLANS[4], PLANS, len, 30) == "Weights of layer 3 in the …"
+    assert by_words(PLANS[4], PLANS, len, 18) == "Weights of …", "no number without its word"
+
+
+def test_names_that_begin_alike_leave_words_out_before_what_differs():
+    assert by_words(PLANS[1], PLANS, len, 24) == "Enplace, 75 ops … 10 s"
+    assert by_words(PLANS[2], PLANS, len, 30) == "Enplace, 75 ops … 10 s, edited"
+    assert by_words(PLANS[2], PLANS, len, 20) == "Enplace … edited"
+    assert by_words(PLANS[3], PLANS, len, 24) == "Enplace, 75 ops … 30 s"
+
+
+def test_only_where_no_whole_words_fit_the_first_is_cut():
+    assert by_words("block_down", ["block_up"], len, 9) == "bloc…down"
+    assert by_words("block_down", ["other"], len, 9) == "block…"
+    assert by_words("unbreakable", [], len, 5) == "unbr…"

@@ -16,7 +16,7 @@ from enplace.names.titles import shorter_titles
 from enplace.pictures.graph_layout import CARD_H, TITLE_W
 from enplace.text import size
 from enplace.values.arrays import BoolArray
-from enplace_studio.explain.shortened import brief, wrapped
+from enplace_studio.explain.shortened import brief, by_words, wrapped
 from enplace_studio.views.graph.colours import Look
 from enplace_studio.views.graph.scene import Scene, touching
 from enplace_studio.widgets.drawing import LEFT, RIGHT
@@ -212,28 +212,43 @@ def _paint_name(
     strong = theme.font(12, QFont.Weight.DemiBold, scale)
     painter.setFont(strong)
     painter.setPen(theme.tokens.text)
-    painter.drawText(first, LEFT, fitted_name(texts[at], strong, rect.width(), families_of(texts)))
+    painter.drawText(first, LEFT, fitted_name(texts[at], strong, rect.width(), texts))
     painter.setFont(theme.font(11, zoom=scale))
     painter.setPen(quiet_ink())
     return first.translated(0, _NEXT_LINE)
 
 
-def fitted_name(text: str, font: QFont, width: float, families: Collection[str]) -> str:
-    """Elide a name before its number; ``head 8–15``, if there are more heads, is only numbers."""
-    shown, numbered = fitted(text, font, width), _NUMBERED.fullmatch(text)
+def fitted_name(text: str, font: QFont, width: float, among: tuple[str, ...]) -> str:
+    """Elide a name where it stays apart from the others; one that ends in a number, before it.
+
+    ``head 8–15``, if there are more heads, is only numbers.
+    """
+    if fitted(text, font, width) == text:
+        return text
+    return _fitted_name(text, font.pixelSize(), font.weight(), int(width), among)
+
+
+@lru_cache(maxsize=1024)
+def _fitted_name(
+    text: str, pixels: int, weight: QFont.Weight, width: int, among: tuple[str, ...]
+) -> str:
+    font = QFont(theme.font(weight=weight))
+    font.setPixelSize(pixels)
+    metrics, numbered = QFontMetricsF(font), _NUMBERED.fullmatch(text)
     stem, _, number = text.rpartition(" ")
-    if shown != text and stem and number[:1].isdigit():
-        metrics = QFontMetricsF(font)
+    if stem and number[:1].isdigit():
         room = width - metrics.horizontalAdvance(f" {number}")
         stem = metrics.elidedText(stem, Qt.TextElideMode.ElideRight, room)
         shown = f"{stem.removesuffix('…').rstrip()}… {number}"
-    if shown == text or not numbered or text.removesuffix(numbered[1]) not in families:
+    else:
+        shown = by_words(text, among, metrics.horizontalAdvance, width)
+    if not numbered or text.removesuffix(numbered[1]) not in _families(among):
         return shown
     return numbered[1] if fitted(numbered[1], font, width) == numbered[1] else shown
 
 
 @lru_cache(maxsize=4)
-def families_of(texts: tuple[str, ...]) -> frozenset[str]:
+def _families(texts: tuple[str, ...]) -> frozenset[str]:
     """Find what several names share before their numbers."""
     numbered = [(text, _NUMBERED.fullmatch(text)) for text in set(texts)]
     stems = Counter(text.removesuffix(found[1]) for text, found in numbered if found)

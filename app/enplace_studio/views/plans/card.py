@@ -13,7 +13,7 @@ from enplace.text import ms, percent, size
 from enplace.values.measurement import ESTIMATED
 from enplace.values.splits import rewriting
 from enplace_studio.explain.differences import sent_bytes
-from enplace_studio.explain.shortened import shorten_among, wrapped
+from enplace_studio.explain.shortened import by_words, wrapped
 from enplace_studio.model.bounds import Bounds
 from enplace_studio.model.open_project import MOVED, OpenProject, PlanEntry
 from enplace_studio.model.plan_facts import brief_standing, standing, tooltip, why_stale
@@ -34,8 +34,9 @@ class PlanCard(QAbstractButton):
     """Name and step time above, gap and standing against the expert below; checked if current.
 
     A name too long for its line continues below: ``Enplace``, and ``2 pins, 30 s``. That and the
-    most important note are never shortened: without room beside the standing, they have a line. A
-    brief card has one line.
+    most important note have a line of their own if there is no room beside the standing. A brief
+    card has one line, or two for a long name. A name that is too long even so leaves out words, but
+    not those that tell it from the other plans.
     """
 
     renew_wanted = Signal()
@@ -59,7 +60,7 @@ class PlanCard(QAbstractButton):
         super().__init__(parent)
         self.entry = entry
         self.is_compared, self.is_brief = False, brief
-        self._namesakes = [e.name for e in project.plans if _method(e) == _method(entry)]
+        self._names = [each.name for each in project.plans]
         self.setCheckable(True)
         policy = QSizePolicy(
             QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Preferred
@@ -143,7 +144,8 @@ class PlanCard(QAbstractButton):
 
     def heightForWidth(self, width: int) -> int:
         if self.is_brief:
-            return round(BRIEF_PX * theme.scale)
+            rest = LINE_PX if self.name_lines(width)[1] else 0
+            return round((BRIEF_PX + rest) * theme.scale)
         lines = LINE_PX if self._has_third_line(width) else 0
         return round((LINES_PX + lines + (LINK_PX if self._has_link else 0)) * theme.scale)
 
@@ -155,34 +157,43 @@ class PlanCard(QAbstractButton):
         least = BRIEF_PX if self.is_brief else LINES_PX
         return QSize(round(150 * theme.scale), round(least * theme.scale))
 
-    def brief_name(self, width: float) -> str:
-        """Return the name; if it is too wide, without what all plans of its method share."""
-        length = QFontMetricsF(theme.font(12)).horizontalAdvance
-        name, star = self.entry.name, "★ " if self.entry.starred else ""
-        if len(self._namesakes) > 1:
-            name = shorten_among(name, self._namesakes, length, width - length(star))
-        return star + name
-
-    def _name_lines(self, width: float) -> tuple[str, str]:
-        """Return the name, or its first part and what continues below, if it is too long."""
-        name = f"★ {self.entry.name}" if self.entry.starred else self.entry.name
+    def name_lines(self, width: float) -> tuple[str, str]:
+        """Return the name as far as it fits beside the time, and what of it continues below."""
+        width -= 2 * PAD
+        if self.is_brief:
+            right = QFontMetricsF(_name_font()).horizontalAdvance(self._brief_right)
+            return self._in_lines(theme.font(12), width - right - GAP, width)
         number, _, unit = self.step.partition("/")
-        step = QFontMetricsF(_step_font()).horizontalAdvance(number)
-        free = width - 2 * PAD - step - GAP
+        right = QFontMetricsF(_step_font()).horizontalAdvance(number) + GAP
         if unit:
-            free -= QFontMetricsF(theme.font(11)).horizontalAdvance(f"/{unit}")
-        if QFontMetricsF(_name_font()).horizontalAdvance(name) <= free:
-            return name, ""
-        if ", " in name:
-            first, _, rest = name.partition(", ")
-            return first, rest
-        first = wrapped(name, QFontMetricsF(_name_font()).horizontalAdvance, free)[0]
-        return first, name[len(first) :].strip()
+            right += QFontMetricsF(theme.font(11)).horizontalAdvance(f"/{unit}")
+        return self._in_lines(_name_font(), width - right, width)
+
+    def _in_lines(self, font: QFont, free: float, width: float) -> tuple[str, str]:
+        """Break the name in two lines, one in a font and of a width, then one of small letters."""
+        length, below = (QFontMetricsF(f).horizontalAdvance for f in (font, theme.font(11)))
+        name, star = self.entry.name, "★ " if self.entry.starred else ""
+        free -= length(star)
+        if length(name) <= free:
+            return star + name, ""
+        first, _, rest = name.partition(", ")
+        if length(first) > free or not rest:
+            first = wrapped(name, length, free)[0]
+            rest = name[len(first) :].strip()
+        others = [each.removeprefix(first).lstrip(", ") for each in self._names]
+        rest = by_words(rest, others, below, width)
+        return star + by_words(first, self._names, length, free), rest
+
+    @property
+    def _brief_right(self) -> str:
+        """What a brief card says on the right: the time, or why it is of no use."""
+        usable = self.entry.schedule.fits and self.entry.cluster is None
+        return self.step if usable else self.standing
 
     def _lead(self, width: float) -> str:
         """Return the text below the name that is always shown."""
         is_urgent = bool(self.stale or self._what_if) or not self.entry.schedule.fits
-        rest = self._name_lines(width)[1]
+        rest = self.name_lines(width)[1]
         return self.notes[0] if is_urgent or not rest else rest
 
     def _has_third_line(self, width: float) -> bool:
@@ -214,7 +225,7 @@ class PlanCard(QAbstractButton):
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         self._paint_frame(painter)
         if self.is_brief:
-            self._paint_line(painter)
+            self._paint_brief(painter)
             return
         inner = QRectF(self.rect()).adjusted(PAD, 8, -PAD, -8)
         inner.setHeight(LINES_PX * theme.scale - 16)
@@ -228,7 +239,7 @@ class PlanCard(QAbstractButton):
             width = self._right(painter, upper, f"/{unit}", theme.font(11), tokens.dim) + GAP
             left.setWidth(width)
         width = self._right(painter, left, number, _step_font(), tokens.text)
-        name = self._name_lines(self.width())[0]
+        name = self.name_lines(self.width())[0]
         self._left(painter, upper, width, name, _name_font(), tokens.text)
         color, is_below = self._color(self._standing_role), self._has_third_line(self.width())
         font = _standing_font()
@@ -243,18 +254,24 @@ class PlanCard(QAbstractButton):
         notes = self._fitting(QFontMetricsF(quiet), width)
         self._left(painter, lower, width, notes, quiet, tokens.dim if fits else tokens.bad)
 
-    def _paint_line(self, painter: QPainter) -> None:
+    def _paint_brief(self, painter: QPainter) -> None:
         """Draw the name, the standing if there is room for it, and the time; or why it has none."""
         inner = QRectF(self.rect()).adjusted(PAD, 0, -PAD, 0)
-        color = self._color(self._standing_role)
-        usable = self.entry.schedule.fits and self.entry.cluster is None
-        right, tint = (self.step, theme.tokens.text) if usable else (self.standing, color)
+        name, rest = self.name_lines(self.width())
+        if rest:
+            lines = inner.adjusted(0, 5, 0, -5)
+            inner, below = QRectF(lines), QRectF(lines)
+            inner.setHeight(lines.height() / 2)
+            below.setTop(inner.bottom())
+            self._left(painter, below, below.width(), rest, theme.font(11), theme.tokens.dim)
+        right, color = self._brief_right, self._color(self._standing_role)
+        is_time = right == self.step
+        tint = theme.tokens.text if is_time else color
         inner.setWidth(self._right(painter, inner, right, _name_font(), tint))
-        name = self.brief_name(inner.width())
         change = brief_standing(self.standing)
         own = QFontMetricsF(theme.font(12)).horizontalAdvance(name)
         other = QFontMetricsF(_standing_font()).horizontalAdvance(change)
-        if usable and own + other + GAP <= inner.width():
+        if is_time and own + other + GAP <= inner.width():
             inner.setWidth(self._right(painter, inner, change, _standing_font(), color))
         self._left(painter, inner, inner.width(), name, theme.font(12), theme.tokens.text)
 
@@ -278,7 +295,7 @@ class PlanCard(QAbstractButton):
     def _fitting(self, metrics: QFontMetricsF, width: float) -> str:
         """Join as many notes as fit to what is always shown."""
         shown = self._lead(self.width())
-        for note in (self._name_lines(self.width())[1], *self.notes):
+        for note in (self.name_lines(self.width())[1], *self.notes):
             if note in shown:
                 continue
             longer = f"{shown} · {note}"
@@ -299,11 +316,6 @@ class PlanCard(QAbstractButton):
     ) -> None:
         left = QRectF(area.topLeft(), QSizeF(width, area.height()))
         draw_text(painter, left, text, font, color)
-
-
-def _method(entry: PlanEntry) -> str:
-    """Return the part of a plan's name that names its method."""
-    return entry.name.partition(", ")[0]
 
 
 def _standing_font() -> QFont:

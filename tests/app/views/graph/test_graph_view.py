@@ -20,7 +20,6 @@ from enplace_studio.views.graph.camera import READABLE
 from enplace_studio.views.graph.colours import MODES
 from enplace_studio.views.graph.graph_view import GraphView
 from enplace_studio.views.graph.paint import (
-    families_of,
     fitted_name,
     has_room_for_pin,
     in_lines,
@@ -853,17 +852,24 @@ def test_a_group_opens_with_all_its_ops_in_view(view):
 def test_a_card_that_is_too_narrow_keeps_the_numbers_that_tell_it_from_its_neighbours(qapp):
     font = theme.font(12)
     texts = ("head 8–15", "head 16–23", "gradients of softmax 2", "embedding 1", "embedding 1")
-    families = families_of(texts)
 
     def narrow(text: str) -> str:
-        return fitted_name(text, font, QFontMetricsF(font).horizontalAdvance(text) - 2, families)
+        return fitted_name(text, font, QFontMetricsF(font).horizontalAdvance(text) - 2, texts)
 
-    assert fitted_name("head 8–15", font, 1000, families) == "head 8–15"
+    assert fitted_name("head 8–15", font, 1000, texts) == "head 8–15"
     assert narrow("head 8–15") == "8–15"
     assert narrow("embedding 1").startswith("emb"), "it has no neighbour of another number"
     assert narrow("embedding 1").endswith("… 1")
     assert narrow("gradients of softmax 2").startswith("grad")
     assert narrow("layer normalization 1.2").endswith("… 1.2")
+    assert narrow("embedding layer") == "embedding …"
+
+
+def test_narrow_cards_of_names_that_begin_alike_keep_the_words_that_differ(qapp):
+    font, texts = theme.font(12), ("block_down", "block_up", "block_down_own")
+    width = QFontMetricsF(font).horizontalAdvance("bloc…down")
+    assert fitted_name("block_down", font, width + 1, texts) == "bloc…down"
+    assert fitted_name("block_down_own", font, width, texts) == "block…own"
 
 
 def test_the_title_of_a_row_leaves_out_outer_scopes_before_it_is_cut(qapp):

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtGui import QFontMetricsF, QGuiApplication
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QLineEdit, QPushButton
 
@@ -14,7 +14,6 @@ from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import PlanEntry
 from enplace_studio.model.plan_facts import brief_standing, compare, standing, tooltip, why_stale
 from enplace_studio.views.plans.plans_view import CROWD, PlansView, as_tree
-from enplace_studio.widgets.theme import theme
 from problems import cluster_of, profile_of
 from threads import finish_work
 
@@ -393,9 +392,9 @@ def test_a_name_too_long_for_its_line_continues_below(open_view):
     document = three_plans()
     add_plan(document, "both, with ops split", {"a": 0, "b": 1})
     card = card_of(open_view(document), "both, with ops split")
-    assert card._name_lines(180) == ("both", "with ops split")
+    assert card.name_lines(180) == ("both", "with ops split")
     assert card._lead(180) == "with ops split"
-    assert card._name_lines(400) == ("both, with ops split", "")
+    assert card.name_lines(400) == ("both, with ops split", "")
 
 
 def test_a_click_before_the_list_follows_an_edit_shows_the_plan_as_it_is_now(open_view):
@@ -471,21 +470,37 @@ def test_a_comparison_below_a_long_list_comes_into_sight(long_list, qtbot):
     qtbot.waitUntil(lambda: view.column.verticalScrollBar().value() > 0)
 
 
-def test_a_brief_name_leaves_out_what_all_plans_of_the_method_share(open_view):
+@pytest.fixture
+def many_names(open_view):
     document = three_plans()
     for what in (
-        "1 order",
-        "1 order, ops split",
-        "2 ops pinned, 1 order",
-        "2 ops pinned, 1 order, run 2",
+        *("1 order", "1 order, ops split", "2 ops pinned, 1 order", "2 ops pinned, 1 order, run 2"),
+        *("75 ops pinned, 1 order, 10 s", "75 ops pinned, 1 order, 30 s"),
     ):
         add_plan(document, f"Enplace, {what}", {"a": 0, "b": 0})
-    card = card_of(open_view(document), "Enplace, 1 order, ops split")
-    metrics = QFontMetricsF(theme.font(12))
-    assert card.brief_name(1000) == card.entry.name
-    shown = card.brief_name(metrics.horizontalAdvance(card.entry.name) - 1)
-    assert shown.endswith("ops split")
-    assert "Enplace" not in shown
+    add_plan(document, "Weights of the decoder kept in the host's memory", {"a": 0, "b": 0})
+    return open_view(document)
+
+
+def test_a_long_name_goes_on_in_a_second_line(many_names):
+    card = card_of(many_names, "Enplace, 2 ops pinned, 1 order, run 2")
+    assert card.is_brief
+    assert card.name_lines(1000) == (card.entry.name, "")
+    assert card.name_lines(220) == ("Enplace", "2 ops pinned, 1 order, run 2")
+    assert card.heightForWidth(220) > card.heightForWidth(1000)
+
+
+@pytest.mark.parametrize("width", [150, 180, 220])
+def test_a_name_is_never_cut_at_its_beginning_and_no_two_look_alike(many_names, width):
+    shown = {card.entry.name: card.name_lines(width) for card in many_names.cards}
+    assert len(set(shown.values())) == len(shown)
+    for name, (first, rest) in shown.items():
+        start = first.partition("…")[0].rstrip()
+        assert start
+        assert name.startswith(start)
+        assert rest[:1] != "…"
+        if "…" not in first:
+            assert rest.partition("…")[0].rstrip() in name
 
 
 def test_expert_plans_for_other_clusters_are_folded_under_one_line(open_view, qtbot):
