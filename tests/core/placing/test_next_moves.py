@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from documents import split_layer
 from enplace.errors import EnplaceError
@@ -22,11 +23,12 @@ from enplace.placing.next_moves import (
     Idle,
     next_moves,
 )
+from enplace.placing.next_moves.edits import earlier
 from enplace.placing.next_moves.search import climb
 from enplace.placing.next_moves.words import name
 from enplace.placing.stop import Stop
 from enplace.values.load_rule import LoadRule
-from enplace.values.plan import Plan
+from enplace.values.plan import Plan, follow_graph
 from enplace.values.problem import THROUGHPUT, Problem, split_problem
 from problems import GIB, as_training, cluster_of, plan_of, planned_problems, profile_of
 from properties import examples
@@ -97,6 +99,19 @@ def test_what_waits_for_a_busy_device_is_offered_an_earlier_turn():
     assert first.kind == ORDER
     assert first.before_us - first.after_us == 9
     assert first.plan.device.tolist() == [0, 0, 1]
+
+
+@examples(30)
+@given(planned_problems(), st.data())
+def test_an_op_goes_before_another_as_if_all_were_sorted_anew(planned, data):
+    profile = planned[0].profile
+    keys = data.draw(st.permutations(range(profile.n_ops)))
+    order = follow_graph(profile, np.array(keys))
+    op, anchor = (data.draw(st.integers(0, profile.n_ops - 1)) for _ in range(2))
+    assume(order[anchor] < order[op])
+    key = order.astype(float)
+    key[op] = key[anchor] - 0.5
+    assert earlier(profile, order, op, anchor).tolist() == follow_graph(profile, key).tolist()
 
 
 def test_two_ops_on_the_wrong_devices_are_swapped():

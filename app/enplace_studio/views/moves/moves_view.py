@@ -7,6 +7,8 @@ from dataclasses import replace
 from PySide6.QtCore import QTimer
 from PySide6.QtGui import QHideEvent, QShowEvent
 
+from enplace.placing.incumbents import PROVEN_GAP
+from enplace.values.schedule import Schedule
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document
@@ -21,6 +23,7 @@ IN_SIGHT = 4
 """Moves that the pane shows at least, if there are so many; with less room, it is folded."""
 
 NO_PLAN = "The edits that would shorten a plan most appear here."
+OPTIMAL = "This plan is proven optimal: no edit shortens it."
 NOTHING = "Nothing that was tried shortens this plan. Solve searches more widely."
 
 
@@ -46,6 +49,7 @@ class MovesView(ScrollPanel):
         self._asking = QTimer(self, interval=PAUSE_MS, singleShot=True)
         self._asking.timeout.connect(self._ask)
         changes = document.opened, document.problem_changed, document.current_changed
+        document.bounds.changed.connect(self._follow)
         call_later(self, self._follow, document.grouping_changed, *changes)
         self._follow()
 
@@ -72,14 +76,23 @@ class MovesView(ScrollPanel):
         if not hasattr(self, "_asking"):  # while the panel is being made
             return
         project, schedule = self._document.project, self._document.schedule
-        self.about.setVisible(schedule is None)
-        if project is None or schedule is None or not self.isVisible() or self.is_folded:
+        is_shown = self.isVisible() and not self.is_folded
+        is_optimal = is_shown and schedule is not None and self._is_optimal(schedule)
+        self.about.setText(OPTIMAL if is_optimal else NO_PLAN)
+        self.about.setVisible(is_optimal or schedule is None)
+        if project is None or schedule is None or is_optimal or not is_shown:
             self.list.forget()
             self._asking.stop()
             return
         now = (schedule, project.problem, tuple(project.grouping.opened))
         if (self.list.asked, self.list.problem, self.list.opened) != now:
             self._asking.start()
+
+    def _is_optimal(self, schedule: Schedule) -> bool:
+        """Whether no edit can help: the bound is reached, and there is no GPU to split ops to."""
+        gap = self._document.bounds.gap(schedule)
+        has_one = len(schedule.problem.cluster.gpus) == 1 and schedule.plan.value_us is None
+        return has_one and schedule.fits and gap is not None and gap <= PROVEN_GAP
 
     def _ask(self) -> None:
         project, schedule = self._document.project, self._document.schedule

@@ -21,6 +21,7 @@ from enplace.values.arrays import FloatArray, IntArray
 from enplace.values.constraints import OP, Before
 from enplace.values.plan import Plan, follow_graph, runs_as_recorded
 from enplace.values.problem import THROUGHPUT, Problem, split_problem
+from enplace.values.profile import Profile
 from enplace.values.schedule import Schedule
 from enplace.values.splits import Split, legal_dimensions, part_names, whole_names
 
@@ -183,6 +184,7 @@ def _orders(schedule: Schedule) -> Iterator[Edit]:
     if plan.policy == "fifo":
         return
     ready_us, path = _ready_us(schedule), critical_path(schedule)
+    order = follow_graph(problem.profile, plan.position)
     start_us, finish_us = schedule.op_start_us, schedule.op_finish_us
     for op in path.number[~path.is_transfer].tolist():
         if start_us[op] <= ready_us[op]:
@@ -192,7 +194,8 @@ def _orders(schedule: Schedule) -> Iterator[Edit]:
         passed = np.flatnonzero(ahead)
         passed = passed[np.argsort(start_us[passed], kind="stable")]
         for anchor in dict.fromkeys(passed[[0, -1]].tolist() if len(passed) else ()):
-            make = partial(_before, problem, plan, op, anchor)
+            position = earlier(problem.profile, order, op, anchor)
+            make = partial(replace, plan, position=position)
             yield Edit(ORDER, np.array([op]), np.array([anchor]), (int(plan.device[op]),), make)
 
 
@@ -216,10 +219,17 @@ def by_rank(problem: Problem, plan: Plan) -> Plan:
     return replace(plan, position=position, policy="priority", links="priority")
 
 
-def _before(problem: Problem, plan: Plan, op: int, anchor: int) -> Plan:
-    key = plan.position.astype(np.float64)
-    key[op] = key[anchor] - 0.5
-    return replace(plan, position=follow_graph(problem.profile, key))
+def earlier(profile: Profile, order: IntArray, op: int, anchor: int) -> IntArray:
+    """Let an op go before another, or right after its last producer if that comes later.
+
+    It is what :func:`follow_graph` finds for a smaller key, which takes ten times as long as the
+    simulation.
+    """
+    producers = profile.edge_source[profile.edges_into(op)]
+    first = max(int(order[anchor]), int(order[producers].max(initial=-1)) + 1)
+    found: IntArray = order + ((order >= first) & (order < order[op]))
+    found[op] = first
+    return found
 
 
 # Splits, swaps, recomputing

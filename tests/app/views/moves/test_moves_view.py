@@ -13,7 +13,7 @@ from enplace.readers.clusters import presets
 from enplace_studio.jobs.move_worker import moves_from, moves_message, serve_search
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.open_project import PlanEntry
-from enplace_studio.views.moves.moves_view import MovesView
+from enplace_studio.views.moves.moves_view import OPTIMAL, PAUSE_MS, MovesView
 from enplace_studio.widgets.move_list import fitted
 from problems import cluster_of, profile_of
 from turns import take_turns
@@ -215,3 +215,13 @@ def test_the_pane_needs_room_for_some_moves_or_is_folded(open_moves):
 def test_a_title_is_shortened_only_as_far_as_it_must_be(title, room, shown):
     others = ["Add of decoder / layer 1", "Sum of decoder / layer 2"]
     assert fitted(title, [title, *others], len, room) == shown
+
+
+def test_of_a_plan_that_is_proven_optimal_on_one_gpu_no_moves_are_looked_for(opener, solver, qtbot):
+    profile = profile_of({"a": 1.0, "b": 2.0}, [("a", "b", 1)])
+    document = document_of(profile, cluster_of(1), {"a": 0, "b": 0})
+    view = opener(lambda document: MovesView(document, solver), document, 320, 400)
+    qtbot.waitUntil(lambda: document.bounds.gap(document.schedule) == 0)
+    qtbot.waitUntil(lambda: view.about.text() == OPTIMAL and view.about.isVisible())
+    qtbot.wait(2 * PAUSE_MS)
+    assert not solver.searches
