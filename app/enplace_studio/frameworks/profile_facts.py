@@ -10,7 +10,7 @@ from enplace.errors import EnplaceError
 from enplace.frameworks.registry import framework_of
 from enplace.machine import simulate
 from enplace.readers import recorded_plan
-from enplace.text import ms, percent
+from enplace.text import count, ms, percent, size
 from enplace.values.measurement import Evaluation
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, Profile
@@ -97,3 +97,32 @@ def step_facts(profile: Profile, simulated_us: float | None) -> list[tuple[str, 
     if measured.framework_version:
         facts.append((framework_of(profile).name, measured.framework_version))
     return facts
+
+
+def held_facts(profile: Profile) -> list[tuple[str, str]]:
+    """List labels and values: where it was measured, what it needs there, and how many ops."""
+    measured = profile.measured
+    facts = []
+    if gpu := measured.estimated or measured.gpu:
+        facts.append(("estimated for" if measured.estimated else "measured on", gpu))
+    if peak := max(measured.peak_bytes.values(), default=0):
+        facts.append(("peak memory, measured", size(peak)))
+    facts.append(("ops", f"{profile.n_ops:,}"))
+    return facts
+
+
+def times_by_type(profile: Profile, most: int) -> list[tuple[str, str]]:
+    """List the types of ops that take most time, each with its time, share and number of ops."""
+    times_us = np.nanmin(np.where(np.isfinite(profile.time_us), profile.time_us, np.inf), axis=1)
+    times_us = np.where(np.isfinite(times_us), times_us, 0.0)
+    types, kind = np.unique(profile.op_types, return_inverse=True)
+    sums_us, n_ops = np.bincount(kind, times_us), np.bincount(kind)
+    first = [at for at in np.argsort(-sums_us, kind="stable")[:most].tolist() if sums_us[at] > 0]
+    return [
+        (
+            str(types[at]),
+            f"{ms(sums_us[at])}, {percent(sums_us[at] / sums_us.sum())}, "
+            f"{count(int(n_ops[at]), 'op')}",
+        )
+        for at in first
+    ]

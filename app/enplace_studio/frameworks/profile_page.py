@@ -21,30 +21,53 @@ from enplace_studio.widgets.panel import Panel
 from enplace_studio.widgets.theme import theme
 
 SIZE = (900, 560)
-MOST_LINKS = 6
+MOST_LINKS, MOST_TYPES = 6, 8
 FACTS_A_ROW = 4
 
 
 class ProfilePage(QDialog):
-    """A page with facts on top and two plots below."""
+    """A page with facts on top; below, plots of what was measured, and the ops by type.
+
+    It is as high as what it shows.
+    """
 
     def __init__(self, profile: Profile, simulated_us: float | None, parent: QWidget) -> None:
         super().__init__(parent)
         self.setWindowTitle("How it was measured")
-        self.resize(*(round(length * theme.scale) for length in SIZE))
-        self.lines = facts.step_facts(profile, simulated_us)
+        steps = facts.step_facts(profile, simulated_us)
+        self.lines = [*steps, *facts.held_facts(profile)]
         self.deviations, self.links = facts.deviations(profile), link_fits(profile)
         self.about_presets = about_presets(profile)
         column = Column("How it was measured")
         body = column.fill(spacing=10)
         how = ESTIMATED if profile.measured.estimated else "measured"
         body.addWidget(label(f"How {model_title(profile.name)} was {how}", "heading"))
-        body.addWidget(self._step_panel(profile))
-        plots = (self._deviation_panel(), 1), (self._link_panel(), 1)
-        body.addLayout(hbox(*plots, spacing=10), 1)
+        body.addWidget(self._step_panel(profile, knows_step=bool(steps)))
+        plots = [
+            *([self._deviation_panel(self.deviations)] if self.deviations else []),
+            *([self._link_panel()] if self.links else []),
+        ]
+        below = plots if len(plots) > 1 else [*plots, self._type_panel(profile)]
+        body.addLayout(hbox(*((each, 1) for each in below), spacing=10), 1)
+        if missing := self._not_measured():
+            body.addWidget(paragraph(missing))
         vbox((column, 1), close_row(self), on=self, margins=(16, 16, 16, 14))
+        width, height = (round(length * theme.scale) for length in SIZE)
+        around = self.sizeHint().height() - column.sizeHint().height()
+        needed = body.totalHeightForWidth(width - 32) + around
+        self.resize(width, height if plots else min(height, needed))
 
-    def _step_panel(self, profile: Profile) -> Panel:
+    def _not_measured(self) -> str:
+        """Say what the profile does not have, in a sentence each."""
+        missing = []
+        if self.deviations is None:
+            missing.append("Not measured: how ops vary. Profile the model itself to see that.")
+        if not self.links:
+            reason = self.about_presets or "No links were measured."
+            missing.append(f"{reason} Plans use the links of the chosen cluster.")
+        return " ".join(missing)
+
+    def _step_panel(self, profile: Profile, knows_step: bool) -> Panel:
         panel = Panel("Step")
         grid = QGridLayout()
         grid.setHorizontalSpacing(28)
@@ -58,7 +81,7 @@ class ProfilePage(QDialog):
         panel.body.addLayout(grid)
         if about := profile.measured.about_times:
             panel.body.addWidget(paragraph(about))
-        elif not self.lines:
+        elif not knows_step:
             panel.body.addWidget(paragraph("The profile does not record how long its step took."))
         if scopes := about_scopes(profile, profile.name):
             panel.body.addWidget(paragraph(scopes))
@@ -68,14 +91,15 @@ class ProfilePage(QDialog):
             panel.body.addWidget(paragraph(note))
         return panel
 
-    def _deviation_panel(self) -> Panel:
-        panel, found = Panel("Variation of the ops"), self.deviations
-        if found is None:
-            panel.body.addWidget(
-                paragraph("Not measured. Profile the model itself to see how its ops vary.")
-            )
-            panel.body.addStretch()
-            return panel
+    def _type_panel(self, profile: Profile) -> Panel:
+        panel = Panel("Compute time by type of op", "time, share, number")
+        for name, value in facts.times_by_type(profile, MOST_TYPES):
+            panel.body.addWidget(Line(name, value))
+        panel.body.addStretch()
+        return panel
+
+    def _deviation_panel(self, found: facts.Deviations) -> Panel:
+        panel = Panel("Variation of the ops")
         panel.set_legend("solid: ops · dashed: their compute time")
         panel.body.addWidget(DeviationPlot(found), 1)
         half = percent(found.within(found.time_us, 0.5))
@@ -90,11 +114,6 @@ class ProfilePage(QDialog):
 
     def _link_panel(self) -> Panel:
         panel = Panel("Transfer times")
-        if not self.links:
-            reason = self.about_presets or "No links were measured."
-            panel.body.addWidget(paragraph(f"{reason} Plans use the links of the chosen cluster."))
-            panel.body.addStretch()
-            return panel
         panel.set_legend("dots: measured · line: latency + bytes / bandwidth")
         panel.body.addWidget(LinkPlot(self.links), 1)
         for fit in self.links[:MOST_LINKS]:

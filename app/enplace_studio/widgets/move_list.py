@@ -18,7 +18,7 @@ from enplace.text import ms
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.reasons import Mark
-from enplace_studio.explain.shortened import brief, shorten_among
+from enplace_studio.explain.shortened import brief, by_words
 from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.moves import MoveSearch
 from enplace_studio.jobs.solver import Solver
@@ -85,11 +85,13 @@ class MoveCard(PointingButton):
 
 
 def fitted(what: str, among: Sequence[str], width_of: Callable[[str], float], width: float) -> str:
-    """Shorten a title only as far as it must be; the result may still be too wide."""
+    """Shorten a title only as far as it must be, so that it stays apart from the others."""
     plain = _SCOPE.sub("", what)  # what kind of op it is says more than the scope within its layer
-    ways = (partial(brief, what), partial(brief, plain), partial(shorten_among, plain, among))
-    shown = [way(width_of, width) for way in ways]
-    return next((each for each in shown if width_of(each) <= width), shown[1])
+    shown = brief(what, width_of, width)
+    if width_of(shown) > width:
+        shown = brief(plain, width_of, width)
+    others = [brief(_SCOPE.sub("", each), width_of, 0) for each in among if each != what]
+    return by_words(shown, others, width_of, width)
 
 
 def _what_and_where(move: NextMove) -> tuple[str, str]:

@@ -139,6 +139,23 @@ def test_all_facts_of_an_estimated_profile_fit_the_window(profile, page):
     shown = page(replace(profile, measured=measured))
     shown.show()
     column = shown.findChild(Column)
-    assert len(shown.lines) == 10
+    assert len(shown.lines) == 11
     assert column.widget().width() <= column.viewport().width()
     shown.close()
+
+
+def test_a_page_with_few_measurements_tells_the_time_by_type_and_is_no_higher_than_that(
+    profile, page
+):
+    bare = replace(profile, op_types=("MatMul", "Add"), measured=Measurement(gpu="NVIDIA H200"))
+    made = page(bare)
+    assert [(line.left, line.right) for line in made.findChildren(Line)] == [
+        ("Add", "0.030 ms, 75.0 %, 1 op"),
+        ("MatMul", "0.010 ms, 25.0 %, 1 op"),
+    ]
+    assert dict(made.lines) == {"measured on": "NVIDIA H200", "ops": "2"}
+    assert made.height() < 0.8 * page(profile).height()
+    made.show()
+    column = made.findChild(Column)
+    assert column.widget().height() <= column.viewport().height()
+    made.close()

@@ -29,6 +29,8 @@ SAME = 0.45
 """Share of a device's colour in a bar whose op runs on the same device in plan A."""
 NAME_PX, END_PX = 128, 76
 """Room for a plan's name before its lanes, and for a difference after the end of its step."""
+NAME_SHARE, BESIDE_NAME_PX = 0.13, 33
+"""Share of a wide canvas that long names of plans may take, and the room that one leaves there."""
 MEMORY_PX, MOST_MEMORY_PX, GAP_PX = 24, 220, 18
 MEMORY_SHARE = 0.28
 """Share of a block's height for its memory, within these limits."""
@@ -198,7 +200,7 @@ class Stack(Surface):
 
     def lay_out(self, width: int, height: int, pixel_ratio: float) -> None:
         """Stack the blocks on a canvas of this size; if they do not fit, they scroll."""
-        self._gutter = self._find_gutter()
+        self._gutter = self._find_gutter(width)
         self.visible_px = max(height - self.axis_px, 0)
         gap_px, most_px = GAP_PX * theme.scale, MOST_MEMORY_PX * theme.scale
         each = self.visible_px / max(len(self.blocks), 1) - gap_px
@@ -220,11 +222,13 @@ class Stack(Surface):
         self.scale = self.scale.resized(self.end_us, lane_px)
         self.scroll(0)
 
-    def _find_gutter(self) -> Gutter:
+    def _find_gutter(self, width: int) -> Gutter:
         metrics = QFontMetricsF(theme.font(12, QFont.Weight.DemiBold))
         rows = [row for block in self.blocks for row in block.lanes.rows]
         titles = [*map(row_title, rows), "memory"]
-        indent = round(NAME_PX * theme.scale)
+        names = [metrics.horizontalAdvance(block.entry.name) for block in self.blocks]
+        wanted = max(names, default=0) + BESIDE_NAME_PX * theme.scale
+        indent = round(max(NAME_PX * theme.scale, min(wanted, NAME_SHARE * width)))
         right = indent + round(max(map(metrics.horizontalAdvance, titles))) + 12
         return Gutter(right, right, indent)
 

@@ -147,9 +147,9 @@ class TimelineView(Panel):
             step += f" predicted{shown}, {ms(run.step_time_us)} measured{_traced(run)}"
         if baseline is not None:
             delta_us = schedule.makespan_us - baseline.makespan_us
-            step += f"   {ms(delta_us, signed=True)} since your edits (thin lines: before)"
-        facts = [what_if] if what_if else []
-        self.set_legend(BETWEEN_FACTS.join([*facts, step]))
+            step += f"   {ms(delta_us, signed=True)} since your edits"
+        facts = [what_if, step, "" if baseline is None else "thin lines: before"]
+        self.set_legend(BETWEEN_FACTS.join(filter(None, facts)))
 
     def _select_senders(self) -> None:
         """Select the ops whose tensors are sent while a transfer waits."""

@@ -209,12 +209,17 @@ def test_the_pane_needs_room_for_some_moves_or_is_folded(open_moves):
         ("6 ops of decoder / layer 4", 26, "6 ops of decoder / layer 4"),
         ("6 ops of decoder / layer 4", 24, "6 ops of decoder/layer 4"),
         ("self/drop/Mul of decoder / layer 4", 22, "Mul of decoder/layer 4"),
-        ("self/drop/Mul of decoder / layer 4", 17, "Mul…layer 4"),
+        ("self/drop/Mul of decoder / layer 4", 17, "Mul of decoder…"),
     ],
 )
 def test_a_title_is_shortened_only_as_far_as_it_must_be(title, room, shown):
     others = ["Add of decoder / layer 1", "Sum of decoder / layer 2"]
     assert fitted(title, [title, *others], len, room) == shown
+
+
+def test_a_title_that_shares_no_words_keeps_its_beginning_and_whole_words():
+    title = "1,683 ops from encoder / layer 5 to softmax"
+    assert fitted(title, [title, "MatMul of emb"], len, 22) == "1,683 ops … to softmax"
 
 
 def test_of_a_plan_that_is_proven_optimal_on_one_gpu_no_moves_are_looked_for(opener, solver, qtbot):
