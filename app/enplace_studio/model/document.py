@@ -98,6 +98,8 @@ class Document(QObject):
     """Emitted with a line about an edit that can be undone."""
     failed = Signal(str)
     """Emitted with the reason for a refused request, and the fix."""
+    dropped = Signal(str)
+    """Emitted with the reason for a refused drop, which was told beside the pointer before."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)

@@ -142,6 +142,7 @@ class MainWindow(QMainWindow):
         # A notice follows its own step of undo.
         self.document.undo_stack.indexChanged.connect(self.toast.drop_undo)
         self.document.noticed.connect(lambda text: self.toast.show_text(text, undo=True))
+        self.document.dropped.connect(self.toast.show_text)
         self.document.stamp_changed.connect(self._show_offer)
         for signal in (self.document.file_changed, self.document.selection_changed):
             signal.connect(self._hide_banner)

@@ -24,7 +24,11 @@ from enplace_studio.timelines.waiting import describe_gap, describe_op, describe
 from enplace_studio.views.compare.paint import paint_stack
 from enplace_studio.views.compare.stack import Block, Stack
 from enplace_studio.widgets.dragging import EXTEND, is_drag
+from enplace_studio.widgets.drawing import draw_text
 from enplace_studio.widgets.op_menu import op_menu, transfer_menu
+from enplace_studio.widgets.theme import theme
+
+_CENTRE = Qt.AlignmentFlag.AlignCenter
 
 
 class CompareCanvas(TimeCanvas):
@@ -40,6 +44,8 @@ class CompareCanvas(TimeCanvas):
         What no plan can beat.
     interval : Interval or None
         The selected part of the time axis.
+    is_awaited : bool
+        Whether plans are being drawn that nothing is shown of yet.
     """
 
     interval_changed = Signal()
@@ -51,6 +57,7 @@ class CompareCanvas(TimeCanvas):
         self.changes: list[str] = []
         self.bound_us: float | None = None
         self.interval: Interval | None = None
+        self.is_awaited = False
         self._pressed: QPointF | None = None
         self._is_dragging = False
 
@@ -62,6 +69,11 @@ class CompareCanvas(TimeCanvas):
         self.changes = changes
         self.lay_out()
         self.show_selection()
+
+    def await_blocks(self, awaited: bool) -> None:
+        """Say that plans are being drawn, as long as none is shown."""
+        self.is_awaited = awaited
+        self.update()
 
     def show_target(self, place: int) -> None:
         """Let the ops of A stand out that the plan in a place runs elsewhere."""
@@ -113,6 +125,8 @@ class CompareCanvas(TimeCanvas):
             if self.stack.blocks:
                 bound_us, interval = self.bound_us, self.interval
                 paint_stack(painter, self.stack, area, self.changes, bound_us, interval)
+            elif self.is_awaited:
+                draw_text(painter, area, "Drawing …", theme.font(12), theme.tokens.dim, _CENTRE)
 
     # The pointer
 

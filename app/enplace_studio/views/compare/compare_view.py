@@ -183,6 +183,7 @@ class CompareView(QWidget):
         self._background.forget()
         known = {block.schedule: block.contents for block in self.canvas.stack.blocks}
         plans = self.shown if enough else []
+        self.canvas.await_blocks(enough)
         self._background.start(lambda: make_blocks(plans, known), self._show_blocks)
 
     def wait(self) -> None:

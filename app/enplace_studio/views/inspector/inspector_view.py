@@ -111,6 +111,7 @@ class InspectorView(ScrollPanel):
         self.why: QLabel | None = None
         self.buttons: dict[str, QPushButton] = {}
         self.reasons: dict[int, str] = {}
+        self._refusals: dict[tuple[tuple[str, str, str], ...], QLabel] = {}
         self._way_back: tuple[frozenset[int], frozenset[int]] | None = None
         """The ops that a reason led to, and those it was given for."""
         self._followed: tuple[Mark, ...] = ()
@@ -401,7 +402,7 @@ class InspectorView(ScrollPanel):
         self.why = self._add_heading("Why here")
         self._add_text(explain_place(schedule, ops))
         self._add_whys(project, self._shows, why_here(schedule, ops))
-        self.reasons = {}
+        self.reasons, self._refusals = {}, {}
         spacing = self._shows.spacing()
         places = {device: vbox(spacing=spacing) for device in where.others[:MOST_REASONS]}
         for place in places.values():
@@ -418,9 +419,19 @@ class InspectorView(ScrollPanel):
     def _explain_place(
         self, project: OpenProject, place: QVBoxLayout, device: int, preview: Preview
     ) -> None:
-        """Say what would happen on another device."""
+        """Say what would happen on another device; those refused for the same reason are one."""
         name = project.device_label(device)
-        place.addWidget(label(f"Why not on {name}" if preview.why_not else f"On {name}", "dim"))
+        same = tuple((why.kind, why.about, why.figure) for why in preview.whys)
+        if preview.why_not and same in self._refusals:
+            heading = self._refusals[same]
+            heading.setText(f"{heading.text()}, {name}")
+            return
+        heading = label(
+            f"Why not on {name}" if preview.why_not else f"On {name}", "dim", wraps=True
+        )
+        place.addWidget(heading)
+        if preview.why_not and same:
+            self._refusals[same] = heading
         if preview.reason:
             place.addWidget(paragraph(preview.reason))
         if preview.why_not and not preview.whys:

@@ -168,7 +168,7 @@ class Reorder:
         if self.slot is not None and self.drop.changes:
             self._document.reorder(self._ops, self.slot)
         elif self.slot is not None or self._refusal():
-            self._document.failed.emit(self.drop.text.replace("\n", ". "))
+            self._document.dropped.emit(self.drop.text.replace("\n", ". "))
 
     def paint(self, painter: QPainter, area: QRectF) -> None:
         tokens, where, drop = theme.tokens, self._where, self.drop

@@ -563,3 +563,13 @@ def test_every_device_that_computes_has_a_lane_and_all_can_be_scrolled_to(open_v
     assert view._scroll_bar.width() > 0
     view._scroll_bar.setValue(view._scroll_bar.maximum())
     assert stack.memory_area(stack.blocks[-1]).bottom() <= view.canvas.height()
+
+
+def test_plans_that_are_being_drawn_are_awaited_in_words_not_on_an_empty_page(open_view):
+    view = open_view(three_plans())
+    blocks = view.canvas.stack.blocks
+    view.canvas.stack.blocks = []  # as before they are there
+    waiting = view.canvas.grab().toImage()
+    view.canvas.await_blocks(False)
+    assert waiting != view.canvas.grab().toImage()
+    view.canvas.stack.blocks = blocks

@@ -128,6 +128,15 @@ def test_a_device_without_a_measured_time_is_told_in_plain_words(open_view, qtbo
     assert (line.about, line.figure) == ("a", "no measured time on a CPU")
 
 
+def test_devices_that_refuse_for_one_reason_are_told_together(open_view, qtbot):
+    profile = profile_of({"a": 10}, cpu={"load": 10})
+    document = document_of(profile, cluster_of(3, cpu_lanes=1), {"a": 0, "load": 3})
+    view = open_view(document)
+    select(view, document, [1], qtbot)
+    qtbot.waitUntil(lambda: "Why not on GPU 0, GPU 1, GPU 2" in texts(view))
+    assert [each.kind for each in view.findChildren(WhyLine)].count("cannot run") == 1
+
+
 def test_a_device_that_is_forbidden_names_the_selection_as_a_whole(open_view, qtbot):
     profile = profile_of({"block/one": 10, "block/two": 10})
     document = document_of(profile, cluster_of(2), {"block/one": 0, "block/two": 0})

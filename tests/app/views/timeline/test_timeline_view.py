@@ -423,9 +423,9 @@ def test_a_drop_beyond_the_range_does_nothing_and_says_so(open_view, qtbot):
     document.select([1])
     drag(view, bar_of(view, 1), bar_of(view, 3), release=False)
     assert "Not here: c needs it earlier" in view.canvas._gesture.drop.text
-    with qtbot.waitSignal(document.failed) as failed:
+    with qtbot.waitSignal(document.dropped) as dropped:
         QTest.mouseRelease(view.canvas, LEFT, NONE, bar_of(view, 3))
-    assert "c needs it earlier" in failed.args[0]
+    assert "c needs it earlier" in dropped.args[0]
     assert document.undo_stack.count() == 0
 
 
