@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,8 @@ class PipelineApplication:
 
     def report(self) -> None:
         """Print which stage ran here and how busy it was, or that the plan was not used."""
+        if hasattr(sys, "last_value"):
+            return  # an error has ended the script, and has been told
         print_report(str(self), is_used=bool(self.pipeline.times.step_us))
 
 

@@ -36,6 +36,28 @@ def gradient_hook(what: str) -> PipelineRefusedError:
     )
 
 
+class Outdated(torch.Tensor):
+    """What a model made in a step that has gone backward: it is of the first micro-batch alone."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _ABOUT_TENSORS:
+            return super().__torch_function__(func, types, args, kwargs or {})
+        raise PipelineRefusedError(
+            "the script uses after loss.backward() what its model made in the step, and in a "
+            "pipeline only losses are known then: take other figures of the model under "
+            "model.eval() or torch.no_grad()"
+        )
+
+
+_ABOUT_TENSORS = {
+    getattr(torch.Tensor, name).__get__
+    for name in ("requires_grad", "grad_fn", "is_leaf", "dtype", "device", "layout", "_grad")
+}
+
+
 @dataclass(frozen=True)
 class Made:
     """A tensor that an earlier call made."""

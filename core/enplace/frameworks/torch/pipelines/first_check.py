@@ -19,7 +19,7 @@ from enplace.frameworks.torch.error_text import is_out_of_memory
 from enplace.frameworks.torch.open.following import without_dropout
 from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError, leaves_of, modes_now
 from enplace.frameworks.torch.pipelines.loss_check import Losses, Rows
-from enplace.frameworks.torch.pipelines.model_state import check_settled, state_of
+from enplace.frameworks.torch.pipelines.model_state import check_settled, outdate, state_of
 from enplace.frameworks.torch.pipelines.tape import Tape
 from enplace.frameworks.torch.run.kept import RandomNumbers
 from enplace.text import percent
@@ -83,7 +83,8 @@ class ModelCall:
         beside = self._beside(tape, losses, number, number, tolerance)
         state, buffers = state_of(self._model), _buffers(self._model)
         self._again(tape, _rows(tape, number, 0, 1))  # as before: what it keeps has settled
-        check_settled(state, state_of(self._model))
+        settled = state_of(self._model)
+        check_settled(state, settled)
         _check_buffers(self._model, buffers)
         for part in range(number):
             rows = _rows(tape, number, part, part + 1)
@@ -104,6 +105,7 @@ class ModelCall:
                 f"mean over them does (by {percent(beside)}), and a micro-batch has others; run "
                 f"without a pipeline"
             )
+        outdate(self._model, state, settled)
         losses.move_samples(number, self._random.again)
         torch.clear_autocast_cache()  # or else weights that are cast here have no gradients later
         return losses.means()

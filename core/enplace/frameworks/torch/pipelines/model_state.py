@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError, gradient_hook
+from enplace.frameworks.torch.pipelines.calls import Outdated, PipelineRefusedError, gradient_hook
 
 State = dict[str, dict[str, Any]]
 """Of each module, by its path, what its attributes are; of tensors and modules, which they are."""
@@ -141,3 +141,11 @@ def check_settled(before: State, after: State) -> None:
                 f"{where(path)} changes its '{name}' in each forward pass{_both(old, new)}, and a "
                 f"pipeline runs that once; count in the script, or run without a pipeline"
             )
+
+
+def outdate(model: torch.nn.Module, before: State, after: State) -> None:
+    """Outdate the tensors that a model makes in each call and keeps: its stages make none."""
+    for path, name, _, _ in changes(before, after):
+        kept = vars(model.get_submodule(path)).get(name)
+        if type(kept) is torch.Tensor:
+            kept.__class__ = Outdated

@@ -30,7 +30,7 @@ from enplace.frameworks.torch.error_text import first_line, is_out_of_memory
 from enplace.frameworks.torch.pipelines import weights_apart
 from enplace.frameworks.torch.pipelines.again import MadeAgain, RunAgain
 from enplace.frameworks.torch.pipelines.batches import check_same_batch, count_samples, shape_of
-from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError, is_of_script
+from enplace.frameworks.torch.pipelines.calls import Outdated, PipelineRefusedError, is_of_script
 from enplace.frameworks.torch.pipelines.first_check import ModelCall
 from enplace.frameworks.torch.pipelines.joining import connected, end_with_torchrun, join
 from enplace.frameworks.torch.pipelines.model_state import KnownState
@@ -56,27 +56,6 @@ from enplace.values.problem import Problem
 
 MOST_SHAPES = 16
 """So many shapes of batches keep their stages; the least recently used one makes room."""
-
-
-class Outdated(torch.Tensor):
-    """What a model gave for a step that has gone backward: it is of the first micro-batch alone."""
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        if func in _ABOUT_TENSORS:
-            return super().__torch_function__(func, types, args, kwargs or {})
-        raise PipelineRefusedError(
-            "the script uses what its model gave after loss.backward(); in a pipeline only losses "
-            "are known then: take other figures of the model under model.eval() or torch.no_grad()"
-        )
-
-
-_ABOUT_TENSORS = {
-    getattr(torch.Tensor, name).__get__
-    for name in ("requires_grad", "grad_fn", "is_leaf", "dtype", "device", "layout", "_grad")
-}
 
 
 @dataclass(eq=False)
@@ -522,11 +501,13 @@ class Pipeline:
                 f"use an optimiser without one"
             )
         self.weights.watch.turn(on=False)
+        optimizer.state.default_factory = dict  # type: ignore[attr-defined]
 
     def _end_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self.cut is not None:
             self.weights.watch.turn(on=True)
             self.weights.updated(optimizer)
+            optimizer.state.default_factory = _refuse_state  # type: ignore[attr-defined]
 
     def count_modules(self) -> tuple[int, int]:
         """Count the modules of this stage with a planned device, and those with this one."""
@@ -542,6 +523,13 @@ def _generator_of(card: torch.device) -> torch.Generator:
     """Return a card's generator; seeding those of all cards would take milliseconds."""
     found: torch.Generator = torch.cuda.default_generators[card.index]
     return found
+
+
+def _refuse_state() -> None:
+    raise PipelineRefusedError(
+        "the script reads what its optimiser keeps of a parameter of another stage, and each "
+        "process has that of its own; take all by optimizer.state_dict()"
+    )
 
 
 def _refuse_replicas(wrapper: str) -> PipelineRefusedError:

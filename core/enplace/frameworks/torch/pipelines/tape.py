@@ -663,6 +663,12 @@ class Tape(TorchFunctionMode):
                     f"calls than a pipeline can repeat, such as modules of TorchScript; make it by "
                     f"functions of PyTorch"
                 )
+            is_own = isinstance(value, torch.nn.Parameter) or id(value) in self._own
+            if _needs(value) and value.is_leaf and torch.is_grad_enabled() and not is_own:
+                raise PipelineRefusedError(
+                    f"{at_line()}: a tensor outside of the model gets a gradient in its loss, and "
+                    f"in a pipeline only parameters do; make it a torch.nn.Parameter"
+                )
             self._held.append(value)
             is_trained = value.requires_grad and torch.is_grad_enabled()
             is_other = isinstance(value, torch.nn.Parameter) and id(value) not in self._own

@@ -3,14 +3,15 @@
 While they are watched, parameters have a class that tells of both; else they have their own, so
 that nothing pays for it in steps, evaluation and optimisers. What shares memory with a parameter,
 as ``parameter.data`` does, is watched like it. The gradient of a parameter that another process
-trains is a stand-in without values.
+trains is a stand-in without values, and so is what a script makes of it, such as a momentum.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
 import torch
@@ -21,12 +22,15 @@ from enplace.frameworks.torch.pipelines.tape import IN_PLACE
 
 _SHARING = ("data", "detach", "__getitem__")
 """What gives a tensor that may share the memory of another; other views are read at once."""
+_ALONE = 2
+"""So often the memory of one tensor is used: by the tensor, and where that is asked."""
 _VIEWS = ("T", "mT", "H", "mH", "real", "imag", "__cuda_array_interface__", "")
 """Attributes that are values; Python's own properties may have no name."""
 _ABOUT = {"size", "stride", "dim", "ndimension", "numel", "nelement", "element_size", "__len__",
           "storage_offset", "get_device", "retain_grad", "requires_grad_", "share_memory_",
           "register_hook", "register_post_accumulate_grad_hook", "backward", "_is_view",
-          "_has_compatible_shallow_copy_type"}  # fmt: skip
+          "_has_compatible_shallow_copy_type", "empty_like", "zeros_like", "ones_like", "full_like",
+          "rand_like", "randn_like"}  # fmt: skip
 """What says something of a tensor other than its values, or changes that."""
 
 
@@ -74,12 +78,19 @@ class Watch:
         self._is_in_step, self._is_elsewhere = is_in_step, is_elsewhere
         self._kinds: dict[type, type] = {}
         self._part: type = type("Tensor", (_Watched, _Bare), {"watch": self})
+        self._elsewhere: type = type("Tensor", (Elsewhere,), {"watch": self})
         self._parameters: list[tuple[torch.nn.Parameter, type, type]] = []
         self.is_on = False
 
     def follow(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Take the parameters to watch."""
-        for each in parameters:
+        """Take the parameters to watch; the script may have their memory, as of a state dict."""
+        followed = [*parameters]
+        whole_of = {_memory(each): each for each in followed}
+        for one in [each for each in gc.get_objects() if type(each) is torch.Tensor]:
+            with suppress(RuntimeError):  # some have no memory
+                if (whole := whole_of.get(_memory(one))) is not None:
+                    one.__class__, one.whole = self._part, whole
+        for each in followed:
             own = type(each)
             if own not in self._kinds:
                 about = {"watch": self, "plain": own}
@@ -107,25 +118,17 @@ class Watch:
         self, usual: Callable[..., Any], func: Any, types: Any, args: Any, kwargs: Any
     ) -> Any:
         """Call a function of PyTorch with watched tensors."""
-        if not self.is_on or _is_about(func):
+        of_others = has_any((args, kwargs), Elsewhere)
+        if _is_about(func) or not (self.is_on or of_others):
             return usual(func, types, args, kwargs)
         name = _name(func)
-        changes = func.__name__ == "__set__" or IN_PLACE.fullmatch(name)
-        if changes:
-            args = _own_of_lists(args)
-            if args and isinstance(args[0], list | tuple) and not args[0]:
-                return None  # nothing of that is here
-        if has_any((args, kwargs), Elsewhere):
-            if (
-                changes
-                and args
-                and isinstance(args[0], _Watched)
-                and self._is_elsewhere(_whole(args[0]))
-            ):
-                return args[0]  # that is done where it is trained
-            return Elsewhere.__torch_function__(func, types, args, kwargs)
-        if changes or kwargs.get("out") is not None:
+        is_changed = func.__name__ == "__set__" or IN_PLACE.fullmatch(name)
+        if is_changed or kwargs.get("out") is not None:
             return self._changed(usual, func, types, args, kwargs)
+        if of_others:
+            if has_any((args, kwargs), _Watched):
+                self._read()  # as the processes do that have those gradients
+            return self._made_of_others(func, types, args, kwargs)
         if name in _SHARING or (self._is_in_step() and torch.is_grad_enabled()):
             out = usual(func, types, args, kwargs)
             if isinstance(out, torch.Tensor):
@@ -144,7 +147,7 @@ class Watch:
             return None
         with torch._C.DisableTorchFunctionSubclass():
             none = torch.zeros((), dtype=parameter.dtype, device=parameter.device)
-            return none.expand(parameter.shape).as_subclass(Elsewhere)
+            return none.expand(parameter.shape).as_subclass(self._elsewhere)
 
     def read(self) -> None:
         """Note that values are read."""
@@ -157,14 +160,53 @@ class Watch:
         given = (*args, *kwargs.values())
         out = kwargs.get("out")
         changed = tree_leaves(given[0] if out is None else out)
-        others = [each for each in tree_leaves(given) if not any(each is one for one in changed)]
-        if func.__name__ == "__set__":  # p.data -= 1 ends with p.data = p.data
-            others = [each for each in others if _whole(each) is not _whole(changed[0])]
+        known = {id(_whole(each)) for each in changed}  # p.data -= 1 ends with p.data = p.data
+        others = [each for each in tree_leaves(given) if id(_whole(each)) not in known]
         if any(isinstance(each, _Watched) for each in others):
             self._read()
-        out = usual(func, types, args, kwargs)
+        if out is None and args and isinstance(args[0], list | tuple):
+            away = _are_elsewhere(args)
+            self._leave(each for each, is_away in zip(args[0], away, strict=True) if is_away)
+            args = _own_of_lists(args, away)
+            made = usual(func, types, args, kwargs) if args[0] else None
+        elif has_any(given, Elsewhere):
+            self._leave(changed)
+            made = changed[0]
+        else:
+            made = usual(func, types, args, kwargs)
         self._wrote(_whole(each) for each in changed if isinstance(each, _Watched))
-        return out
+        return made
+
+    def _leave(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Leave tensors that are changed by others' gradients to the processes that have those."""
+        for each in tensors:
+            if isinstance(each, Elsewhere):
+                continue
+            if isinstance(each, _Watched):
+                if not self._is_elsewhere(_whole(each)):
+                    raise _reads_others()
+            elif type(each) is not torch.Tensor or self._has_others(each):
+                raise _reads_others()
+            else:
+                each.__class__ = self._elsewhere
+
+    def _has_others(self, tensor: torch.Tensor) -> bool:
+        """Whether a gradient of this process, or another tensor, has the memory of a tensor."""
+        uses = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+        return uses > _ALONE or any(p.grad is tensor for p, _, _ in self._parameters)
+
+    def _made_of_others(self, func: Any, types: Any, args: Sequence[Any], kwargs: Any) -> Any:
+        """Return stand-ins for what a function makes of others' gradients."""
+        made: Any = torch._C._disabled_torch_function_impl(func, types, args, kwargs)
+        is_in_loss = self._is_in_step() and torch.is_grad_enabled()
+        if is_in_loss or not all(isinstance(each, torch.Tensor) for each in tree_leaves([made])):
+            raise _reads_others()
+        if _name(func).startswith("_foreach_") and args:
+            pairs = zip(made, _are_elsewhere(args), strict=True)
+            return type(made)(
+                each.as_subclass(self._elsewhere) if is_away else each for each, is_away in pairs
+            )
+        return tree_map(lambda each: each.as_subclass(self._elsewhere), made)
 
 
 def _are_elsewhere(args: Sequence[Any]) -> list[bool]:
@@ -177,11 +219,9 @@ def _lists_of(args: Sequence[Any]) -> list[Any]:
     return [each for each in lists if len(each) == len(args[0])]
 
 
-def _own_of_lists(args: Sequence[Any]) -> Sequence[Any]:
+def _own_of_lists(args: Sequence[Any], away: Sequence[bool]) -> Sequence[Any]:
     """Leave out of a call that changes many tensors what it would change by others' gradients."""
-    if not (args and isinstance(args[0], list | tuple)):
-        return args
-    lists, away = _lists_of(args), _are_elsewhere(args)
+    lists = _lists_of(args)
     return tuple(
         [each[n] for n, is_away in enumerate(away) if not is_away]
         if any(each is one for one in lists)
@@ -206,33 +246,21 @@ class Elsewhere(torch.Tensor):
     What changes it in place does so there. It has no values here.
     """
 
+    watch: ClassVar[Watch]
+
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        name, kwargs = _name(func), kwargs or {}
         usual = torch._C._disabled_torch_function_impl
-        if _is_about(func):
-            return usual(func, types, args, kwargs)
-        if args and isinstance(args[0], cls) and IN_PLACE.fullmatch(name):
-            return args[0]
-        if args and isinstance(args[0], list | tuple) and IN_PLACE.fullmatch(name):
-            own = _own_of_lists(args)
-            return usual(func, types, own, kwargs) if own[0] else None
-        made: Any = None if IN_PLACE.fullmatch(name) else usual(func, types, args, kwargs)
-        if not all(isinstance(each, torch.Tensor) for each in tree_leaves([made])):
-            raise _reads_others()
-        if name.startswith("_foreach_") and args:
-            pairs = zip(made, _are_elsewhere(args), strict=True)
-            return type(made)(each.as_subclass(cls) if is_away else each for each, is_away in pairs)
-        return tree_map(lambda each: each.as_subclass(cls), made)
+        return cls.watch.called(usual, func, types, args, kwargs or {})
 
 
 def _reads_others() -> PipelineRefusedError:
     return PipelineRefusedError(
-        "the script reads a gradient of another stage, and each process has those of its own; take "
-        "norms by clip_grad_norm_, which counts all, or change each gradient in place, as in "
-        "p.grad.clamp_(-1, 1)"
+        "the script reads a gradient of another stage, or what it made of one, and each process "
+        "has those of its own; take norms by clip_grad_norm_, which counts all, and let what is "
+        "made of a gradient change its own parameter alone, as in p.data -= 0.1 * p.grad"
     )
 
 

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,8 +20,8 @@ import torch.distributed as dist
 from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError
 from enplace.frameworks.torch.pipelines.joining import Member, connected
 from enplace.frameworks.torch.pipelines.meeting import READS, SAVES, meet
-from enplace.frameworks.torch.pipelines.stages import Cut, StageModule, kept_by
-from enplace.frameworks.torch.pipelines.watched import Watch
+from enplace.frameworks.torch.pipelines.stages import Cut, StageModule, kept_by, parameters_of
+from enplace.frameworks.torch.pipelines.watched import Elsewhere, Watch
 
 
 class Weights:
@@ -50,6 +51,7 @@ class Weights:
         self._shared: dict[int, tuple[torch.nn.Parameter, tuple[int, ...]]] = {}
         self._groups: dict[tuple[int, ...], Any] = {}
         self._owner: dict[int, int] = {}
+        self._beside: dict[int, torch.nn.Parameter] = {}
 
     @property
     def named(self) -> dict[str, torch.nn.Parameter]:
@@ -88,6 +90,14 @@ class Weights:
                 "batches one shape"
             )
         self._owner = {**owner, **self._owner}
+        beside = {
+            id(p): p
+            for calls in cut.calls
+            for p in chain.from_iterable(map(parameters_of, calls))
+            if p.requires_grad and id(p) not in self._name_of and id(p) not in self._beside
+        }
+        self._beside |= beside
+        self.watch.follow(beside.values())
         self.own.update({id(each): each for module in modules for each in module.own})
         for parameter, ranks in cut.shared:
             self._shared[id(parameter)] = parameter, ranks
@@ -97,8 +107,15 @@ class Weights:
     def patches(self) -> list[tuple[Any, str, Callable[..., Any]]]:
         """Return the functions of PyTorch to replace: owner, name, and what makes the new one."""
         clip = sys.modules["torch.nn.utils.clip_grad"]
+        places = (clip, torch.nn.utils, sys.modules["__main__"])  # a script may have it by then
+        norms = [
+            (place, name, self._took_norm)
+            for place in places
+            for name, each in vars(place).items()
+            if each is clip._get_total_norm
+        ]
         return [
-            (clip, "_get_total_norm", self._took_norm),
+            *norms,
             (torch.amp.GradScaler, "_unscale_grads_", self._unscaled),
             (torch.nn.Module, "state_dict", self._saved),
             (torch.optim.Optimizer, "state_dict", self._saved_states),
@@ -145,7 +162,11 @@ class Weights:
                 id(p.grad) for p, ranks in self._shared.values() if ranks[0] != self._member.rank
             }
             given = [tensors] if isinstance(tensors, torch.Tensor) else [*tensors]
-            mine = [each for each in given if id(each) not in elsewhere]
+            mine = [
+                each
+                for each in given
+                if id(each) not in elsewhere and not isinstance(each, Elsewhere)
+            ]
             own = usual(mine, norm_type, *args, **kwargs).to(self._member.device)
             with connected():
                 if norm_type == float("inf"):
@@ -175,8 +196,10 @@ class Weights:
 
     @property
     def _all(self) -> list[torch.Tensor]:
-        """All parameters and buffers of the model."""
-        return [] if self._model is None else [*self._model.parameters(), *self._model.buffers()]
+        """All parameters and buffers of the model, and parameters beside it, as of a loss."""
+        if self._model is None:
+            return []
+        return [*self._model.parameters(), *self._model.buffers(), *self._beside.values()]
 
     def updated(self, optimizer: torch.optim.Optimizer) -> None:
         """Note that each process has updated its own, if an optimiser has any of these."""

@@ -27,6 +27,8 @@ class Modules:
     def __init__(self) -> None:
         self.roots: list[torch.nn.Module] = []
         self.models: list[torch.nn.Module] = []
+        self._called: list[torch.nn.Module] = []
+        self._inside: dict[int, str] = {}
         self._path: dict[int, str] = {}
         self._names: dict[int, str] = {}
         self._kept: list[torch.nn.Module] = []  # or else another might get its number
@@ -122,8 +124,13 @@ class Modules:
         has_own = any(True for _ in module.parameters())
         new = [each for each in module.modules() if id(each) not in self._path]
         if has_own and not self._stack:
-            prefix = f"\0{len(self.models)}\0"
-            self.models.append(module)
+            prefix = f"\0{len(self._called)}\0"
+            path_of = {id(each): path for path, each in module.named_modules()}
+            for number, part in enumerate(self._called):  # which the script called before
+                if (path := path_of.get(id(part))) is not None:
+                    self._inside[number] = joined(prefix, path)
+            self._called.append(module)
+            self.models = [*(each for each in self.models if id(each) not in path_of), module]
         else:
             numbers = self._prefixes if has_own else self._loose_prefixes
             prefix = ".".join([*self._stack[-1:], _next_prefix(module, numbers)])
@@ -146,7 +153,7 @@ class Modules:
     def tied(self) -> Iterator[tuple[str, str]]:
         """Iterate over the further names of parameters that have several, with the first ones."""
         for model in self.models:
-            prefix = self._path[id(model)]
+            prefix = f"\0{self._called.index(model)}\0"
             for path, parameter in model.named_parameters(remove_duplicate=False):
                 name, first = self.spell(joined(prefix, path)), self.spell(self.owner(parameter))
                 if name != first:
@@ -157,7 +164,9 @@ class Modules:
         found = _OF_MODEL.match(path)
         if found is None:
             return path
-        model = self.models[int(found[1])]
+        if (around := self._inside.get(int(found[1]))) is not None:
+            return self.spell(joined(around, path[found.end() :]))
+        model = self._called[int(found[1])]
         own = "" if len(self.models) == 1 else self.variable(model)
         return ".".join(filter(None, [own, path[found.end() :]]))
 

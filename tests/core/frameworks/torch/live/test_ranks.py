@@ -329,7 +329,7 @@ WHY = (
     "PipelineRefusedError the script reads a gradient of another stage",
     "PipelineRefusedError a thread of the script reads weights while the others go on",
     "PipelineRefusedError one process trains its model where another reads its weights",
-    "PipelineRefusedError the script uses what its model gave after loss.backward()",
+    "PipelineRefusedError the script uses after loss.backward() what its model made",
     "PipelineRefusedError the script goes backward twice from one call of its model",
     "PipelineRefusedError the script wraps its model in DistributedDataParallel",
     "PipelineRefusedError SGD gets a closure",

@@ -133,7 +133,7 @@ def scale_down(model):
         (lambda model: model[0].bias.copy_(model[0].weight[0].data), 1, ["0.bias"]),
         (lambda model: model[0].bias.div_(model[0].bias.norm()), 1, ["0.bias"]),
         (lambda model: vector_to_parameters(torch.ones(18), model.parameters()), 3, None),
-        (lambda model: model.load_state_dict(nn.Sequential(*model).state_dict()), 3, None),
+        (lambda model: model.load_state_dict(nn.Sequential(*model).state_dict()), 0, None),
     ],
 )
 def test_what_is_written_into_weights_is_told(write, n_reads, written):
@@ -196,7 +196,7 @@ def scaled(model):
     ],
 )
 def test_a_gradient_of_another_stage_is_refused_where_it_is_read(read):
-    with pytest.raises(PipelineRefusedError, match="reads a gradient of another stage, and each"):
+    with pytest.raises(PipelineRefusedError, match="reads a gradient of another stage, or what"):
         read(elsewhere())
 
 
