@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -231,6 +231,16 @@ _LOST = ("Connection", "connection", "onnected", "peer", "ocket", "NCCL", "remot
 """What PyTorch says then."""
 
 
+_TOLD = "enplace: a process has told why it ends"
+
+
+def tell_others() -> None:
+    """Tell the other processes that this one has ended by an error, and has said so."""
+    if dist.is_initialized():
+        with suppress(RuntimeError):
+            dist.distributed_c10d._get_default_store().set(_TOLD, "")
+
+
 @contextmanager
 def connected() -> Iterator[None]:
     """Say in a line that another process has ended.
@@ -245,6 +255,9 @@ def connected() -> Iterator[None]:
     except (RuntimeError, ValueError) as error:
         if isinstance(error, EnplaceError) or not any(m in str(error) for m in _LOST):
             raise
+        with suppress(RuntimeError):  # its store may have ended with it
+            if dist.distributed_c10d._get_default_store().check([_TOLD]):
+                sys.exit(1)
         raise LostError(
             f"another process of the pipeline has ended; its own last line says why "
             f"({first_line(error):.80})"

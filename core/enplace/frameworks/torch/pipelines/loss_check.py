@@ -144,7 +144,7 @@ class Losses:
         """
         try:
             with random.again():
-                together = self._losses(whole[1], whole[0])
+                together = self._losses(whole[1], whole[0], len(alone))
                 mean = np.mean([self._losses(rows, out) for out, rows in alone], axis=0)
                 if random.have_moved():
                     return  # each call draws other numbers
@@ -153,14 +153,16 @@ class Losses:
         apart = np.abs(together - mean)[: len(self._numbers)]
         self._is_mean &= ~(apart > tolerance * np.abs(mean)[: len(self._numbers)])
 
-    def _losses(self, rows: Rows, out: Sequence[Any] | None = None) -> FloatArray:
+    def _losses(self, rows: Rows, out: Sequence[Any] | None = None, times: int = 1) -> FloatArray:
         """Return the losses, and how many targets each leaves out.
 
         Parameters
         ----------
         out : sequence, optional
             What the model gave, so that it is not called on the tape.
+        times : int
+            How many times the rows of a micro-batch these are.
         """
-        known = self._tape.known_again(self._numbers, rows, out)
+        known = self._tape.known_again(self._numbers, rows, out, times)
         left_out = [(found_for(each, known, rows) == value).sum() for each, value in self._targets]
         return np.array([float(each) for each in (*(known[n] for n in self._numbers), *left_out)])

@@ -32,7 +32,12 @@ from enplace.frameworks.torch.pipelines.again import MadeAgain, RunAgain
 from enplace.frameworks.torch.pipelines.batches import check_same_batch, count_samples, shape_of
 from enplace.frameworks.torch.pipelines.calls import Outdated, PipelineRefusedError, is_of_script
 from enplace.frameworks.torch.pipelines.first_check import ModelCall
-from enplace.frameworks.torch.pipelines.joining import connected, end_with_torchrun, join
+from enplace.frameworks.torch.pipelines.joining import (
+    connected,
+    end_with_torchrun,
+    join,
+    tell_others,
+)
 from enplace.frameworks.torch.pipelines.model_state import KnownState
 from enplace.frameworks.torch.pipelines.pipeline_files import OF_SEVERAL, SCHEDULES, WEIGHTS_WAIT
 from enplace.frameworks.torch.pipelines.stages import (
@@ -164,6 +169,8 @@ class Pipeline:
 
     def _leave(self, hooks: ExitStack) -> None:
         hooks.close()
+        if hasattr(sys, "last_value"):
+            tell_others()
         if self.cut is not None and not self._waits_for_loss and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -501,13 +508,13 @@ class Pipeline:
                 f"use an optimiser without one"
             )
         self.weights.watch.turn(on=False)
-        optimizer.state.default_factory = dict  # type: ignore[attr-defined]
+        optimizer.state.default_factory = dict
 
     def _end_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self.cut is not None:
             self.weights.watch.turn(on=True)
             self.weights.updated(optimizer)
-            optimizer.state.default_factory = _refuse_state  # type: ignore[attr-defined]
+            optimizer.state.default_factory = _refuse_state
 
     def count_modules(self) -> tuple[int, int]:
         """Count the modules of this stage with a planned device, and those with this one."""

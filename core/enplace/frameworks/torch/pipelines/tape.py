@@ -17,6 +17,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from traceback import walk_stack, walk_tb
 from typing import Any
 from unittest.mock import patch
@@ -85,6 +86,7 @@ _SIZED_BY_VALUES = ("nonzero", "argwhere", "masked_select", "unique", "unique_co
 _SIZED_AS_FIRST = ("index_add", "index_copy", "index_put", "scatter", "scatter_add",
                    "scatter_reduce", "masked_scatter")  # fmt: skip
 """What they make has the shape of their first argument."""
+_NAMES_SIZES = ("view", "reshape", "expand")
 _NEEDS_ROWS = ("batch_norm", "sync_batch_norm")
 _BY_VALUE = (
     "the loss goes by the value of a loss, without its gradient, and a micro-batch has another; "
@@ -242,7 +244,11 @@ class Tape(TorchFunctionMode):
         return found[::-1]
 
     def known_again(
-        self, numbers: Sequence[int], rows: Mapping[int, torch.Tensor], out: Sequence[Any] | None
+        self,
+        numbers: Sequence[int],
+        rows: Mapping[int, torch.Tensor],
+        out: Sequence[Any] | None,
+        times: int = 1,
     ) -> dict[int, torch.Tensor]:
         """Return what a step would make of other rows, without gradients, by its numbers.
 
@@ -252,10 +258,22 @@ class Tape(TorchFunctionMode):
             What to make, at least.
         out : sequence, optional
             What the model gave for these rows; without it, the tape is called.
+        times : int
+            How many times the rows of a micro-batch these are.
         """
         known = {} if out is None else dict(zip(self._given, out, strict=True))
-        call_all(self.calls_for(numbers, after_model=out is not None), known, rows)
+        calls = self.calls_for(numbers, after_model=out is not None)
+        call_all([self._of_more(call, times) for call in calls], known, rows)
         return known
+
+    def _of_more(self, call: Call, times: int) -> Call:
+        """Return a call for more samples, whose number it may give, as ``reshape`` does."""
+        if call.name not in _NAMES_SIZES or self._with_samples.get(call.numbers[0]) != 0:
+            return call
+        source, *sizes = call.args
+        first, *rest = sizes[0] if sizes and isinstance(sizes[0], tuple | list) else sizes or [-1]
+        is_number = isinstance(first, int) and first > 0
+        return replace(call, args=(source, [first * times, *rest])) if is_number else call
 
     def add_known(self, known: dict[int, torch.Tensor]) -> None:
         """Add what the script made of known losses, and of no other tensors that change."""

@@ -172,7 +172,7 @@ def _follow(source: Source, follower: Follower) -> None:
     if not follower.optimizers:
         raise LoadError(
             f"{source.name}: it makes no step of an optimiser of torch.optim, and a run compares "
-            f"steps of training; to infer with the plan, apply it in the script, or export it"
+            f"steps of training; to train by hand or infer with the plan, apply it in the script"
         )
     raise LoadError(
         f"{source.name}: it made fewer than {FIRST + 1} steps of an optimiser of torch.optim, and "

@@ -325,10 +325,17 @@ def test_a_loss_that_needs_more_samples_than_a_micro_batch_has_is_refused_in_a_l
         taped(Tied(), *batch(), loss=hardest)
 
 
-def test_a_distribution_may_check_its_values():
-    def policy(out, y):
-        return -torch.distributions.Categorical(logits=out).log_prob(y).mean()
+def policy(out, y):
+    return -torch.distributions.Categorical(logits=out).log_prob(y).mean()
 
+
+def gaussian(out, y):
+    of_each = torch.distributions.Normal(out[..., 0], out[..., 1].exp())
+    return -torch.distributions.Independent(of_each, 1).log_prob(y.float()).mean()
+
+
+@pytest.mark.parametrize("policy", [policy, gaussian])
+def test_a_distribution_may_check_its_values_and_name_the_number_of_samples(policy):
     model, (x, y) = Tied(), batch()
     call = ModelCall(model, model, (x,), {}, torch.device("cpu"))
     tape, number = taped(model, x, y, loss=policy)
@@ -370,6 +377,21 @@ def keep_mean(model, h):
 def replace_mean(model, h):
     model.mean = (model.mean + h.detach().mean((0, 1))) / 2
     return h + model.mean
+
+
+def test_what_a_model_keeps_of_each_call_is_outdated_after_its_step():
+    def keep(model, h):
+        if not hasattr(model, "table"):
+            model.table = torch.ones(8)
+        model.seen = h * model.table
+        return h
+
+    model = checked(keep)
+    assert model.table.sum() == 8
+    with pytest.raises(PipelineRefusedError, match=r"after loss.backward.* what its model made"):
+        model.seen.norm()
+    model.eval()(batch()[0])
+    assert model.seen.norm()
 
 
 def keep_quietly(model, h):
@@ -728,6 +750,10 @@ def test_what_is_no_pipeline_is_refused_in_a_line():
         (lambda out, y: loss_of(out, y) / loss_of(out, y).detach(), "by the value of a loss"),
         (lambda out, y: 2 * float(loss_of(out, y).detach()), "move that line below loss.backward"),
         (lambda out, y: out[0], "something other than one loss"),
+        (
+            lambda out, y: loss_of(out * torch.ones(1, requires_grad=True), y),
+            "a tensor outside of the model gets a gradient .* make it a torch.nn.Parameter",
+        ),
     ):
         with pytest.raises(PipelineRefusedError, match=why):
             taped(model, x, y, loss=loss)

@@ -282,6 +282,43 @@ def test_other_models_run_whole_and_the_next_batch_may_be_drawn_before_the_gradi
         assert numbers(line) == pytest.approx(numbers(other), rel=1e-5)
 
 
+BY_HAND = """
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+heat = nn.Parameter(torch.ones(()))
+parameters = [*model.parameters(), heat]
+latest, norms = model.state_dict(), []
+speed = [torch.zeros_like(p) for p in parameters]
+for step in range(4):
+    x, y = torch.randint(0, 16, (2, 8, 5))
+    heat.grad = model.zero_grad()
+    out = model(x) * heat
+    of_each = torch.distributions.Normal(out[..., 0], out[..., 1].sigmoid())
+    likely = torch.distributions.Independent(of_each, 1).log_prob(y / 16.0).mean()
+    loss = loss_of(out, y) - 0.1 * likely
+    loss.backward()
+    norm = get_total_norm([p.grad for p in parameters])
+    clip_grads_with_norm_(parameters, 0.5, norm)
+    with torch.no_grad():
+        for p, v in zip(parameters, speed):
+            v.mul_(0.9).add_(p.grad)
+            p -= 0.1 * p.norm() / p.grad.norm().clamp(min=0.1) * v
+            p.data.add_(torch.randn_like(p), alpha=1e-3)
+            p.last = v.clone()
+    print(loss.item(), norm.item(), heat.item(), total(latest.values()))
+"""
+
+
+def test_parameters_of_a_loss_are_trained_too_also_by_hand(tmp_path):
+    made_plan(tmp_path)
+    (tmp_path / "train.py").write_text(with_steps(BY_HAND))
+    alone = [sys.executable, "train.py"]
+    plain = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=True)
+    options = ("--standalone", "--nproc-per-node=2", "--local-ranks-filter=0")
+    out, error = torchrun(tmp_path, "plan.json", options=options).communicate(timeout=LONG_S)
+    assert len(out.splitlines()) == 4, error
+    assert numbers(out) == pytest.approx(numbers(plain.stdout), rel=1e-5)
+
+
 ODD = """
 import copy, os, types
 from concurrent.futures import ThreadPoolExecutor
@@ -310,6 +347,7 @@ loss = loss_of(out, y)
 loss.backward()
 optimizer.step()
 refused(lambda: sum(p.grad.norm() for p in model.parameters()).item())
+refused(lambda: optimizer.state[model.layers[0].weight]["step"])
 refused(ThreadPoolExecutor(1).submit(copy.deepcopy, model).result)
 refused(lambda: model(x) if os.environ["RANK"] == "1" else copy.deepcopy(model))
 refused(lambda: (out.argmax(-1) == y).sum())
@@ -327,6 +365,7 @@ os._exit(0)
 WHY = (
     "PlanError the plan was made for another model than Linear",
     "PipelineRefusedError the script reads a gradient of another stage",
+    "PipelineRefusedError the script reads what its optimiser keeps of a parameter of another sta",
     "PipelineRefusedError a thread of the script reads weights while the others go on",
     "PipelineRefusedError one process trains its model where another reads its weights",
     "PipelineRefusedError the script uses after loss.backward() what its model made",

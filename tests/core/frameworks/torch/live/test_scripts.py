@@ -1152,6 +1152,26 @@ def test_a_compiled_model_and_another_of_its_class_are_told_apart(tmp_path):
     assert len(record_script(script(tmp_path, alone), 1, 0, ignore).about) == 1
 
 
+NORMED = """
+import torch
+from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+model = nn.Sequential(nn.Linear(4, 4), weight_norm(nn.Linear(4, 4)))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(6):
+    scale = model[1].weight.detach().norm(), model[0](torch.ones(1, 4)).detach().norm()
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_parts_of_a_model_that_are_called_before_it_are_no_models_of_their_own(tmp_path):
+    profile = profile_of(script(tmp_path, NORMED))
+    assert {"0/weight", "1/parametrizations/weight/original1"} <= {*profile.op_names}
+    assert not [name for name in profile.op_names if name.startswith("model")]
+
+
 def test_a_script_that_leaves_its_work_to_other_processes_is_told_so(tmp_path):
     text = """
 import multiprocessing

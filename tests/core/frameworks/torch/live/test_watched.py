@@ -22,8 +22,8 @@ from enplace.frameworks.torch.pipelines.watched import Watch  # noqa: E402
 class Watched:
     """A model, of which ``fresh`` tells when its weights were read and ``written`` which were."""
 
-    def __init__(self):
-        self.model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2, bias=False))
+    def __init__(self, model=None):
+        self.model = model or nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2, bias=False))
         for each in self.model.parameters():
             each.grad = torch.ones_like(each)
         self.n_reads, self.written, self.is_in_step = 0, set(), False
@@ -164,7 +164,7 @@ def clipped(model):
     total = torch.zeros(())
     for p in model.parameters():
         total += p.grad.norm() ** 2
-    return total.sqrt() > 1.0
+    return bool(total.sqrt() > 1.0)
 
 
 def set_to_scaled(model):
@@ -222,3 +222,59 @@ def test_gradients_may_be_changed_one_by_one():
     assert model[1].weight.eq(7).all()  # as other processes set it
     for p in model.parameters():
         p.grad = None
+
+
+def adam(p, moments):
+    mean, square = moments
+    mean.mul_(0.9).add_(p.grad, alpha=0.1)
+    square[:] = 0.99 * square + 0.01 * p.grad**2
+    p[:] -= mean / (square.sqrt() + 1e-8)
+
+
+def rate(p, moments):
+    p -= 0.1 * p.norm() / p.grad.norm() * p.grad
+    p.data.add_(torch.randn_like(p))
+
+
+def lists(p, moments):
+    torch._foreach_add_(moments, [p.grad, p.grad])
+    p.copy_(p.add(moments[0], alpha=-0.1))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("update", [adam, rate, lists])
+def test_an_optimiser_by_hand_reads_and_writes_at_the_same_places_in_all_processes(update):
+    seen = []
+    for away in range(2):
+        model = nn.Sequential(nn.Linear(3, 2), nn.Linear(3, 2))
+        watched = Watched(nn.Sequential(model[1 - away], model[away]))  # the second is elsewhere
+        model[away].weight.grad = None
+        for layer in model:
+            moments = [torch.zeros(2, 3), torch.zeros(2, 3)]
+            update(layer.weight, moments)
+            seen.append((watched.n_reads, len(watched.written)))
+        if update is not rate and layer is model[away]:
+            with pytest.raises(PipelineRefusedError, match="or what it made of one"):
+                moments[0].norm().item()
+    assert seen[:2] == seen[2:]
+
+
+def test_what_shares_memory_with_a_gradient_of_this_stage_takes_none_of_another():
+    model = elsewhere()
+    momentum = torch.zeros(2, 3)
+    with pytest.raises(PipelineRefusedError, match="reads a gradient of another stage"):
+        momentum.data.add_(model[1].weight.grad)
+    with pytest.raises(PipelineRefusedError, match="reads a gradient of another stage"):
+        model[0].weight.grad.add_(model[1].weight.grad.sum())
+
+
+def test_what_a_script_took_of_weights_before_they_were_watched_is_watched():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2, bias=False))
+    before = {**model.state_dict(), "data": model[0].weight.data[1], "own": torch.ones(3)}
+    watched = Watched(model)
+    assert before.pop("own").sum() == 3
+    assert not watched.n_reads
+    for each in before.values():
+        assert each.eq(7).all()
+    assert watched.n_reads == len(before)
+    assert all(type(each) is torch.Tensor for each in pickled(before).values())
