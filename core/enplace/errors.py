@@ -180,4 +180,5 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     lines = [n for frame, n in walk_tb(trace) if frame.f_code.co_filename == script]
     place = f"{os.path.basename(script)}, line {lines[-1]}: " if script and lines else ""
     text = str(error)
-    print(f"enplace: {'' if text.startswith(place) else place}{text}", file=sys.stderr)
+    if text:  # else another process has told it
+        print(f"enplace: {'' if text.startswith(place) else place}{text}", file=sys.stderr)

@@ -248,17 +248,18 @@ def connected() -> Iterator[None]:
     Raises
     ------
     LostError
-        If it has, and so a message within the block fails.
+        If it has, and so a message within the block fails; without text if it has said why.
     """
     try:
         yield
     except (RuntimeError, ValueError) as error:
         if isinstance(error, EnplaceError) or not any(m in str(error) for m in _LOST):
             raise
-        with suppress(RuntimeError):  # its store may have ended with it
-            if dist.distributed_c10d._get_default_store().check([_TOLD]):
-                sys.exit(1)
-        raise LostError(
+        line = (
             f"another process of the pipeline has ended; its own last line says why "
             f"({first_line(error):.80})"
-        ) from None
+        )
+        with suppress(RuntimeError):  # its store may have ended with it
+            if dist.distributed_c10d._get_default_store().check([_TOLD]):
+                line = ""
+        raise LostError(line) from None

@@ -42,8 +42,8 @@ def meet(does: int, device: torch.device, seen: Sequence[float] = ()) -> bool:
             dist.broadcast(first, 0)
             found[0] = (own != first).any()
             dist.all_reduce(found, op=dist.ReduceOp.MAX)
-    except LostError:
-        if does == TRAINS:
+    except LostError as error:
+        if does == TRAINS or not str(error):
             raise
         raise LostError(
             f"another process of the pipeline has ended, and this one {_DOES[does]}; unless its "

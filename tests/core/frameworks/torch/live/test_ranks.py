@@ -394,15 +394,18 @@ def test_where_a_process_dies_or_has_another_plan_nothing_is_left_running(tmp_pa
     made_plan(tmp_path)
     text = SCRIPT.replace("sys.argv[1], ", "sys.argv[1 + int(os.environ['RANK'])], ")
     text = text.replace("import sys", "import os, sys\nos.write(1, b'%d\\n' % os.getpid())", 1)
-    dies = "if optimizer.state and os.environ['RANK'] == '1': os.kill(os.getpid(), 9)"
+    dies = "os._exit(1 / 0) if 'fails' in sys.argv else os.kill(os.getpid(), 9)"
+    dies = f"if optimizer.state and os.environ['RANK'] == '1': {dies}"
     text = text.replace("scheduler.step()", f"scheduler.step()\n        {dies}")
     (tmp_path / "train.py").write_text(text)
     (tmp_path / "other.json").write_text((tmp_path / "plan.json").read_text() + "\n")
-    for second in ("plan.json", "other.json"):
-        run = torchrun(tmp_path, "plan.json", second)
+    for second, *more in (["plan.json"], ["other.json"], ["plan.json", "fails"]):
+        run = torchrun(tmp_path, "plan.json", second, *more)
         out, error = run.communicate(timeout=LONG_S)
         assert run.returncode
         assert ("stage 1 has another plan" in error) == (second == "other.json")
+        assert ("ZeroDivisionError" in error) == bool(more)
+        assert not more or "enplace: " not in error  # the script's own line says why
         assert_gone(out)
 
 
