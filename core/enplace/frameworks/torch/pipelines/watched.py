@@ -85,7 +85,7 @@ class Watch:
     def follow(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Take the parameters to watch; the script may have their memory, as of a state dict."""
         followed = [*parameters]
-        whole_of = {_memory(each): each for each in followed}
+        whole_of = {_memory(each): each for each in followed if each.numel()}
         for one in [each for each in gc.get_objects() if type(each) is torch.Tensor]:
             with suppress(RuntimeError):  # some have no memory
                 if (whole := whole_of.get(_memory(one))) is not None:

@@ -97,7 +97,8 @@ class Weights:
             if p.requires_grad and id(p) not in self._name_of and id(p) not in self._beside
         }
         self._beside |= beside
-        self.watch.follow(beside.values())
+        if beside:
+            self.watch.follow(beside.values())
         self.own.update({id(each): each for module in modules for each in module.own})
         for parameter, ranks in cut.shared:
             self._shared[id(parameter)] = parameter, ranks
