@@ -294,7 +294,8 @@ class _Choice:
         loses_proof = self._is_proven(self._best) and not self._is_proven(found)
         if loses_proof and found.fullest >= self._best.fullest:
             return False  # only memory is worth a proof
-        lower = found.charged_us < self._best.charged_us - self._slack_us
+        slack_us = self._slack_us if self._is_tie(self._best) else 0.0
+        lower = found.charged_us < self._best.charged_us - slack_us
         if not lower and not found.rank < self._best.rank:
             return False
         self._best = found
@@ -314,10 +315,13 @@ class _Choice:
         given = self._given
         return given.proven and rated.value_us <= self._first.value_us * (1 + BETTER)
 
+    def _is_tie(self, found: _Rated) -> bool:
+        return found.value_us <= self._value_us * (1 + TIE)
+
     def _is_as_good(self, found: _Rated) -> bool:
         saved = self._first.n_transfers - found.n_transfers
         most_us, slack_us = self._value_us * (1 + TIE), self._slack_us
-        if self.has_price and saved >= FEW and found.value_us > most_us:
+        if self.has_price and saved >= FEW and not self._is_tie(found):
             # It is no tie by prediction, so what it saves must pay for what it takes longer.
             most_us, slack_us = most_us + self._value_us * MOST, 0.0
         return (

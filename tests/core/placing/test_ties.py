@@ -166,7 +166,7 @@ def test_the_subgraphs_of_a_query_are_not_lost_to_a_slower_plan():
 
 
 def on_two(
-    kind: str, n: int = 40, us: float = 100.0, small_us: float = 3.0
+    kind: str, n: int = 40, us: float = 100.0, small_us: float | dict[str, float] = 3.0
 ) -> tuple[Problem, Schedule]:
     """Return a chain whose ops each feed a small one, and the plan with those on a second device.
 
@@ -175,7 +175,9 @@ def on_two(
     chain, small = ([f"{name}_{i}" for i in range(n)] for name in ("chain", "small"))
     edges = [(a, b, 8) for a, b in pairwise(chain)]
     edges += [(a, b, 8) for a, b in zip(chain, small, strict=True)]
-    times = {**dict.fromkeys(chain, us), **dict.fromkeys(small, small_us)}
+    if isinstance(small_us, float):
+        small_us = dict.fromkeys(small, small_us)
+    times = dict.fromkeys(chain, us) | small_us
     profile = profile_of(times, edges, cpu=times)
     devices = tuple(Device(f"{kind.upper()}:{i}", kind, 1 << 30) for i in range(2))
     both = tuple(Link(a, 1 - a, 5.0, 0.0, (a,)) for a in (0, 1))
@@ -223,6 +225,17 @@ def test_a_step_takes_no_longer_than_the_transfers_that_it_saves_are_worth():
     saved_us = PRICE_US * len(fast.transfer_tensor)
     assert fast.makespan_us * (1 + TIE) + saved_us < lean.makespan_us
     found = settle_ties(fast, [lean.plan], Stop())
+    assert found.makespan_us <= fast.makespan_us * (1 + TIE)
+
+
+def test_a_plan_that_is_faster_and_pays_less_replaces_one_taken_for_few_transfers():
+    """30 small ops take 0.5 µs each, 10 take 18 µs; only those are worth a transfer."""
+    small_us = {f"small_{i}": 18.0 if i < 10 else 0.5 for i in range(40)}
+    problem, fast = on_two("gpu", us=1000.0, small_us=small_us)
+    lean = placed(problem, [0] * 80)
+    mid = placed(problem, [0] * 40 + [1] * 10 + [0] * 30)
+    assert mid.makespan_us <= fast.makespan_us * (1 + TIE) < lean.makespan_us
+    found = settle_ties(fast, [lean.plan, mid.plan], Stop())
     assert found.makespan_us <= fast.makespan_us * (1 + TIE)
 
 
