@@ -99,11 +99,14 @@ def given_tensors(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[torch.Ten
 
 
 def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Run the ops that an op is made of under a mode: inference mode hands such ops on whole.
+    """Run the ops that an op is made of under a mode; ``NotImplemented`` if it is made of none.
 
-    ``NotImplemented`` says that it is made of none.
+    PyTorch hands such ops on whole in inference mode, and later on tensors that were made in it.
     """
-    if func.namespace in ASIDE or not torch.is_inference_mode_enabled():
+    is_inner = torch.is_inference_mode_enabled() or any(
+        isinstance(each, torch.Tensor) and each.is_inference() for each in args
+    )
+    if func.namespace in ASIDE or not is_inner:
         return NotImplemented
     with mode:
         return func.decompose(*args, **kwargs)

@@ -1297,6 +1297,16 @@ for step in range(6):
 FOREACH = {"_foreach_lerp_", "_foreach_addcdiv_", "_foreach_addcmul_"}
 
 
+def test_what_inference_mode_counted_is_read_outside_of_it(tmp_path):
+    text = CLASSIFIER.replace("no_grad()", "inference_mode()").replace(".item()", "")
+    source = script(
+        tmp_path, text.replace("    assert", "    right.item(), float(right)\n    assert")
+    )
+    real, fake = record(source), record_on_fake_tensors(source, ignore).step
+    assert kinds(fake) == kinds(real)
+    assert "item" not in {each[0] for each in kinds(real)}
+
+
 DRAWN = "torch.randint(0, 4, ({},))"
 
 
