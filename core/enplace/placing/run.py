@@ -153,7 +153,9 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
             schedule = fitted
         if chosen.can(TIES) and schedule.fits and not options.stop.cancelled():
             stop = stop_of_ties(options.stop, problem.profile.n_ops)
-            schedule = settle_ties(schedule, watch.found, stop, on_each_alone(problem))
+            settled = settle_ties(schedule, watch.found, stop, on_each_alone(problem))
+            if settled.value_us <= max(schedule.value_us, _given_us(problem, options)):
+                schedule = settled
     plan = schedule.plan
     if not watch.has_reported:  # a placer need not report its only plan
         step_us = schedule.makespan_us if plan.objective == STEP_TIME else plan.value_us
@@ -170,6 +172,21 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
     plan = as_run(schedule.problem.profile, plan)
     plan = replace(plan, solve_seconds=options.seconds, seed=options.seed)
     return replace(schedule, plan=plan)
+
+
+def _given_us(problem: Problem, options: PlaceOptions) -> float:
+    """Return what the plan to begin from takes, which the result must not exceed; else infinity."""
+    given = options.start
+    if (
+        given is not None
+        and given.objective == options.objective
+        and given.splits == problem.splits
+    ):
+        with suppress(EnplaceError):  # it breaks a constraint
+            check_plan(problem, given)
+            before = simulate(problem, given)
+            return before.value_us if before.fits else np.inf
+    return np.inf
 
 
 def _try_all(problem: Problem, chosen: Placer, options: PlaceOptions) -> Exact | None:

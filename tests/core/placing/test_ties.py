@@ -195,6 +195,19 @@ def test_where_nobody_measured_a_link_a_slightly_slower_plan_saves_transfers(kin
     assert f"each at some {PRICE_US:.0f} µs" in found.plan.note
 
 
+@pytest.mark.parametrize("n_back", [1, 4])
+def test_a_search_that_begins_from_a_plan_ends_with_none_that_takes_longer(n_back):
+    """Even if a slower one would save transfers."""
+    problem, fast = on_two("gpu")
+    given = placed(problem, [0] * (40 + n_back) + [1] * (40 - n_back))
+    assert given.makespan_us > fast.makespan_us
+    freely = place(problem, "enplace", options=PlaceOptions(values={"rounds": 1}))
+    assert freely.schedule.makespan_us > given.makespan_us
+    options = PlaceOptions(start=given.plan, values={"rounds": 1})
+    found = place(problem, "enplace", options=options)
+    assert found.schedule.makespan_us <= given.makespan_us
+
+
 def test_where_transfers_were_measured_they_have_no_further_price():
     problem, fast = on_two("gpu")
     known = with_measured_links(problem)
