@@ -53,11 +53,15 @@ class Modules:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Follow no calls any more, nor wait for a batch."""
         self._hooks.close()
 
     def see_batch(self) -> None:
         """Note the shapes of the next batch, without a recording; the hook ends with it."""
-        self._hooks.close()
+        self.close()
         self._shapes = None
         hook = hooks.register_module_forward_pre_hook(self._note_batch)
         self._hooks.callback(hook.remove)
@@ -65,7 +69,7 @@ class Modules:
     def _note_batch(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         self._note_shapes(module, args)
         if self._shapes:
-            self._hooks.close()
+            self.close()
 
     def current(self) -> str | None:
         """Return the path of the innermost module that is running; None outside of all."""

@@ -112,6 +112,7 @@ class Recording:
 
     def stop(self) -> None:
         """Record no longer, if at all; what was recorded does not matter."""
+        self.modules.close()
         if self.recorder is not None and threading.get_ident() != self._thread:
             self.recorder = None  # a mode is its thread's, which has ended
             self._stack.pop_all()

@@ -195,7 +195,7 @@ class _Plain(Follower):
 
     def leave(self, is_whole: bool) -> None:
         super().leave(is_whole)
-        self.modules.__exit__()
+        self.modules.close()
         if is_whole:
             self.batches[self.modules.batch_shapes()] += 1
         planned = self._planned
@@ -243,7 +243,7 @@ class _ByOp(Follower):
                 self._place(recorder)
         elif self.mode is not None:
             self.mode.end_step(is_whole)
-        self.modules.__exit__()
+        self.modules.close()
 
     def finish(self) -> None:
         super().finish()

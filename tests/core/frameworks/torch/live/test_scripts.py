@@ -148,6 +148,14 @@ def test_the_recorded_script_trains_as_it_does_alone(tmp_path):
     assert found.timing.call_us.keys() == {op.call for op in found.step.ops}
 
 
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_recording_leaves_no_hook_behind(tmp_path, steps):
+    record(script(tmp_path, LOOP), steps)
+    hooks = torch.nn.modules.module
+    assert not hooks._global_forward_pre_hooks
+    assert not hooks._global_forward_hooks
+
+
 def test_an_evaluation_between_steps_is_no_part_of_the_step(tmp_path):
     text = LOOP + "    model(x) if step == 6 else None\n"
     step = record_script(script(tmp_path, text), 3, 0, ignore).step
@@ -696,7 +704,8 @@ def test_what_an_estimate_cannot_do_is_said_with_the_line_and_the_mend(line, say
     "first",
     ["model.double()\ntorch.set_default_dtype(torch.double)", "model(torch.ones(2, 3, 8, 8))"],
 )
-def test_modules_without_sizes_get_them_in_an_estimate(tmp_path, first):
+def test_modules_without_sizes_get_them_in_an_estimate(tmp_path, request, first):
+    request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
     lazy = """nn.Sequential(
         nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(10)
     )
