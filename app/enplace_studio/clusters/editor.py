@@ -47,6 +47,7 @@ from enplace_studio.jobs.call_later import call_later
 from enplace_studio.widgets.labels import label, paragraph
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import DialogButtons, button
+from enplace_studio.widgets.sizes import give_size
 from enplace_studio.widgets.theme import theme
 
 MIB = 2**20
@@ -67,7 +68,7 @@ class ClusterEditor(QDialog):
     def __init__(self, cluster: Cluster, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle("Edit cluster")
-        self.resize(*(round(length * theme.scale) for length in SIZE))
+        give_size(self, SIZE)
         self.cluster = cluster
         self.name, self.description = QLineEdit(), QLineEdit()
         self.devices, self.links = _table(DEVICE_COLUMNS), _table(LINK_COLUMNS)

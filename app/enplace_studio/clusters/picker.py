@@ -25,6 +25,7 @@ from enplace_studio.widgets.labels import label, paragraph
 from enplace_studio.widgets.layouts import hbox, vbox
 from enplace_studio.widgets.messages import DialogButtons, button
 from enplace_studio.widgets.search_list import Row, SearchList, matches
+from enplace_studio.widgets.sizes import give_size
 from enplace_studio.widgets.theme import theme
 
 SIZE = (940, 600)
@@ -39,7 +40,7 @@ class ClusterChooser(QDialog):
     def __init__(self, profile: Profile, current: Cluster, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle("Choose a cluster")
-        self.resize(*(round(length * theme.scale) for length in SIZE))
+        give_size(self, SIZE)
         self.chosen: Cluster | None = None
         self._groups = offered(profile, current)
         self.search = SearchList(self._find, "Search clusters")

@@ -18,6 +18,7 @@ from enplace_studio.widgets.labels import label, paragraph
 from enplace_studio.widgets.layouts import hbox, vbox
 from enplace_studio.widgets.messages import close_row
 from enplace_studio.widgets.panel import Panel
+from enplace_studio.widgets.sizes import give_size
 from enplace_studio.widgets.theme import theme
 
 SIZE = (900, 560)
@@ -52,10 +53,11 @@ class ProfilePage(QDialog):
         if missing := self._not_measured():
             body.addWidget(paragraph(missing))
         vbox((column, 1), close_row(self), on=self, margins=(16, 16, 16, 14))
-        width, height = (round(length * theme.scale) for length in SIZE)
-        around = self.sizeHint().height() - column.sizeHint().height()
-        needed = body.totalHeightForWidth(width - 32) + around
-        self.resize(width, height if plots else min(height, needed))
+        give_size(self, SIZE)
+        if not plots:
+            around = self.sizeHint().height() - column.sizeHint().height()
+            needed = body.totalHeightForWidth(self.width() - 32) + around
+            self.resize(self.width(), min(self.height(), needed))
 
     def _not_measured(self) -> str:
         """Say what the profile does not have, in a sentence each."""

@@ -35,10 +35,11 @@ from enplace_studio.widgets.labels import BETWEEN_FACTS, label, paragraph, set_r
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import DialogButtons, button
 from enplace_studio.widgets.panel import Panel
+from enplace_studio.widgets.sizes import give_size
 from enplace_studio.widgets.tables import show_rows
 from enplace_studio.widgets.theme import theme
 
-SIZE, ASKED_WIDTH = (1120, 690), 290
+SIZE, ASKED_WIDTH = (1120, 600), 290
 ROW_HEIGHT, TEXT_HEIGHT, MOST_TABLE_WIDTH = 24, 118, 520
 MODEL, FIRST_CARDS = "llama-3.1-8b", "rtx-4090,rtx-3060"
 CONTEXT, MOST_CONTEXT, MOST_REQUESTS = 4096, 131_072, 512
@@ -74,7 +75,7 @@ class ServingDialog(QDialog):
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle("Serve a model")
-        self.resize(*(round(length * theme.scale) for length in SIZE))
+        give_size(self, SIZE)
         self._open_plan, self.background = open_plan, Background(self)
         self.found: Serving | None = None
         self._make_questions()

@@ -13,7 +13,7 @@ from enplace_studio.widgets.column import Column
 from enplace_studio.widgets.labels import label
 from enplace_studio.widgets.layouts import STRETCH, Part, hbox, vbox
 from enplace_studio.widgets.messages import close_row
-from enplace_studio.widgets.theme import theme
+from enplace_studio.widgets.sizes import give_size
 
 SIZE = (860, 620)
 COLUMNS = 2
@@ -69,7 +69,7 @@ class KeySheet(QDialog):
     def __init__(self, actions: Iterable[Action], parent: QWidget) -> None:
         super().__init__(parent)
         self.setWindowTitle("Keys")
-        self.resize(*(round(length * theme.scale) for length in SIZE))
+        give_size(self, SIZE)
         page = Column("Keys by topic")
         columns = [(_column(found), 1) for found in in_columns(topics(actions), COLUMNS)]
         page.fill().addLayout(hbox(*columns, spacing=36))

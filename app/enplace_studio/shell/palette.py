@@ -9,7 +9,7 @@ from enplace_studio.shell.menus import Menus
 from enplace_studio.shell.parts import Studio
 from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.search_list import Row, SearchList, closeness, matches
-from enplace_studio.widgets.theme import theme
+from enplace_studio.widgets.sizes import give_size
 
 SIZE = (620, 460)
 
@@ -20,7 +20,7 @@ class Palette(QDialog):
     def __init__(self, menus: Menus, studio: Studio, parent: QWidget) -> None:
         super().__init__(parent)
         self.setWindowTitle("Commands")
-        self.resize(*(round(length * theme.scale) for length in SIZE))
+        give_size(self, SIZE)
         self._studio, self._known = studio, all_commands(menus, studio)
         self.search = SearchList(self._find, "Type a command, a method, a plan, or the name of ops")
         self.search.chosen.connect(self._run)

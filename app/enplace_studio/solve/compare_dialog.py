@@ -13,8 +13,8 @@ from enplace_studio.model.method_facts import by_purpose, time_text, whole_secon
 from enplace_studio.widgets.labels import label, paragraph, plain_tip
 from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.messages import DialogButtons, button
+from enplace_studio.widgets.sizes import give_size
 from enplace_studio.widgets.tables import show_rows
-from enplace_studio.widgets.theme import theme
 
 SIZE, ROW_PX = (820, 520), 30
 COLUMNS = ("Method", "What it is", "Time")
@@ -45,7 +45,7 @@ class CompareDialog(QDialog):
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle("Try other methods")
-        self.resize(*(round(length * theme.scale) for length in SIZE))
+        give_size(self, SIZE)
         self._methods, self._time_limit_s, self._waiting = methods, time_limit_s, waiting
         self._boxes: list[QTableWidgetItem] = []
         self.list = self._make_list(sensible(methods))

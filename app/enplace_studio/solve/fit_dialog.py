@@ -37,6 +37,7 @@ from enplace_studio.widgets.drawing import LEFT, RIGHT
 from enplace_studio.widgets.labels import label, paragraph, plain_tip, set_role
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import WHAT_MAKES_FIT, button
+from enplace_studio.widgets.sizes import give_size
 from enplace_studio.widgets.tables import copy_on_request, show_rows
 from enplace_studio.widgets.theme import theme
 
@@ -84,7 +85,7 @@ class FitDialog(QDialog):
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle(WHAT_MAKES_FIT)
-        self.resize(*(round(length * theme.scale) for length in SIZE))
+        give_size(self, SIZE)
         self.background, self._folder = Background(self), folder
         self.opened: session.Opened | None = None
         self.is_same_model = True

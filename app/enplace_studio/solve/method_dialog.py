@@ -35,6 +35,7 @@ from enplace_studio.widgets.labels import label, paragraph, set_role
 from enplace_studio.widgets.layouts import hbox, vbox
 from enplace_studio.widgets.messages import DialogButtons, button
 from enplace_studio.widgets.search_list import Row, SearchList, matches
+from enplace_studio.widgets.sizes import give_size
 from enplace_studio.widgets.theme import theme
 
 SIZE = (880, 600)
@@ -64,7 +65,7 @@ class MethodDialog(QDialog):
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle("Choose a method")
-        self.resize(*(round(length * theme.scale) for length in SIZE))
+        give_size(self, SIZE)
         self._solver, self._problem, self._plans = solver, problem, plans
         self.choice = choice
         self.search = SearchList(self._find, "Search methods")

@@ -12,8 +12,8 @@ from enplace_studio.views.inspector.inspector_facts import SplitFact, count_spli
 from enplace_studio.widgets.labels import label
 from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.messages import close_row
+from enplace_studio.widgets.sizes import give_size
 from enplace_studio.widgets.tables import Cell, Number, Table
-from enplace_studio.widgets.theme import theme
 
 COLUMNS = ("Op", "Type", "Time", "Weights", "How")
 SIZE = (860, 560)
@@ -26,7 +26,7 @@ class SplitTable(QDialog):
         super().__init__(parent)
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.setWindowTitle("Split, recomputed and offloaded ops")
-        self.resize(*(round(length * theme.scale) for length in SIZE))
+        give_size(self, SIZE)
         self.table = Table(COLUMNS, [_row(fact) for fact in splits])
         heading = label(count_splits(splits), "heading")
         vbox(heading, (self.table, 1), close_row(self), on=self, margins=(16, 16, 16, 14))
