@@ -108,6 +108,11 @@ def by_words(
     return cut
 
 
+def by_ends(text: str, width_of: Callable[[str], float], width: float) -> str:
+    """Leave whole words out of the middle of a text that does not fit; its last words stay."""
+    return by_words(text, [f"{text} too"], width_of, width)
+
+
 @lru_cache(maxsize=1024)
 def _units(name: str) -> tuple[str, ...]:
     """Split a name after its spaces, slashes and underscores; no number is torn from its word."""

@@ -15,7 +15,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QGridLayout, QWidget
 
-from enplace_studio.explain.shortened import brief, shorten_among
+from enplace_studio.explain.shortened import brief, by_ends, shorten_among
 from enplace_studio.widgets.drawing import LEFT, RIGHT, PaintedButton, PointingButton, draw_text
 from enplace_studio.widgets.hatch import paint_notches
 from enplace_studio.widgets.labels import plain_tip
@@ -148,7 +148,7 @@ class WhyLine(PointingButton):
             about = shorten_among(about, self._among, metrics.horizontalAdvance, width)
         elif metrics.horizontalAdvance(about) > width:
             about = brief(about.removesuffix(self._known), metrics.horizontalAdvance, width)
-        return metrics.elidedText(about, Qt.TextElideMode.ElideMiddle, width)
+        return by_ends(about, metrics.horizontalAdvance, width)
 
 
 class Columns(QWidget):

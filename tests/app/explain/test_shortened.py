@@ -1,6 +1,6 @@
 """Names in a list leave out what they share, never what differs."""
 
-from enplace_studio.explain.shortened import brief, by_words, shorten_among, wrapped
+from enplace_studio.explain.shortened import brief, by_ends, by_words, shorten_among, wrapped
 
 NAMES = [f"gradients of decoder / layer {n} on GPU 1" for n in range(6)]
 NAMES += [f"gradients of encoder / layer {n} on GPU 0" for n in range(3)]
@@ -91,3 +91,12 @@ def test_only_where_no_whole_words_fit_the_first_is_cut():
     assert by_words("block_down", ["block_up"], len, 9) == "bloc…down"
     assert by_words("block_down", ["other"], len, 9) == "block…"
     assert by_words("unbreakable", [], len, 5) == "unbr…"
+
+
+def test_a_text_alone_keeps_both_ends():
+    text = "as “Enplace, edited” but for 200 ops"
+    assert by_ends(text, len, 40) == text
+    assert by_ends(text, len, 28) == "as … edited” but for 200 ops"
+    assert by_ends("Reshape of ∇ softmax cross entropy with logits", len, 30) == (
+        "Reshape of ∇ softmax … logits"
+    )

@@ -16,7 +16,7 @@ from PySide6.QtWidgets import (
 
 from enplace.text import count, ms
 from enplace.values.constraints import KINDS
-from enplace_studio.explain.shortened import brief
+from enplace_studio.explain.shortened import brief, by_ends
 from enplace_studio.widgets.labels import plain_tip
 from enplace_studio.widgets.theme import theme
 
@@ -150,12 +150,11 @@ def _draw(
 
 def shortened(text: str, metrics: QFontMetricsF, width: float) -> str:
     """Abbreviate a text that is too wide, then elide its middle; of an order, of both names."""
-    text = brief(text, metrics.horizontalAdvance, width)
+    width_of = metrics.horizontalAdvance
+    text = brief(text, width_of, width)
     first, before, then = text.partition(" before ")
-    if not before or metrics.horizontalAdvance(text) <= width:
-        return metrics.elidedText(text, Qt.TextElideMode.ElideMiddle, width)
-    room = width - metrics.horizontalAdvance(before)
-    half = max(room / 2, room - metrics.horizontalAdvance(then))
-    first = metrics.elidedText(first, Qt.TextElideMode.ElideMiddle, half)
-    rest = room - metrics.horizontalAdvance(first)
-    return first + before + metrics.elidedText(then, Qt.TextElideMode.ElideMiddle, rest)
+    if not before or width_of(text) <= width:
+        return by_ends(text, width_of, width)
+    room = width - width_of(before)
+    first = by_ends(first, width_of, max(room / 2, room - width_of(then)))
+    return first + before + by_ends(then, width_of, room - width_of(first))
