@@ -16,6 +16,7 @@ from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
 from enplace.machine.layout import build_machine
 from enplace.machine.ranks import placed_rank_us
+from enplace.placing.depth_first import depth_first_position
 from enplace.placing.filling import fillings
 from enplace.placing.moves.thrifty import thrifty_start_us
 from enplace.placing.options import PlaceOptions
@@ -98,6 +99,7 @@ def in_other_orders(made: Schedule, over: Callable[[], bool] = never) -> Iterato
     """Yield a placement with other orders of its ops, those that may need less memory, in time."""
     problem, plan = made.problem, made.plan
     orders = [partial(thrifty_position, problem, plan.device, share) for share in SHARES]
+    orders.insert(0, partial(depth_first_position, problem))
     orders += [partial(natural_position, problem), partial(by_placed_rank, problem, plan.device)]
     if problem.profile.n_ops <= MOST_ORDERED:
         orders.append(partial(frugal_position, problem))

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from math import prod
 
 from enplace.errors import EnplaceError
@@ -53,6 +53,9 @@ CHOOSING_S = 30.0
 
 MOST_SETS = 250
 """Most sets of ops of a tiny model that are all tried."""
+
+AGAIN_FIRST = 8
+"""How many sets to compute again are tried in a plan before other plans, where others are sent."""
 
 SENT_SHARES = (0.75, 0.5, 0.25)
 """Shares of a set that are sent to the host if the rest is computed again, by number of ops."""
@@ -182,13 +185,15 @@ def _sets(kept: Kept, start: Schedule, options: PlaceOptions, start_s: float) ->
     later = []
     for base in _bases(kept.problem, start, options, start_s):
         yield _Set(base)
+        again = _sets_again(kept, base)
         if kept.offload:  # few sets, and often free
             yield from _sets_sent(kept, base)
-            later.append(base)
+            yield from islice(again, AGAIN_FIRST)
+            later.append(again)
         else:
-            yield from _sets_again(kept, base)
-    for base in later:
-        yield from _sets_again(kept, base)
+            yield from again
+    for again in later:
+        yield from again
 
 
 def _sets_again(kept: Kept, base: Schedule) -> Iterator[_Set]:
@@ -217,7 +222,8 @@ def _bases(
     with suppress(EnplaceError):  # too little time
         stop = options.stop.until(options.seconds + start_s)
         found = simulate(problem, find_start(roomy, replace(options.quiet, stop=stop)).best.plan)
-        yield best_among(in_other_orders(found))
+        if (found.plan.device != start.plan.device).any():
+            yield best_among(in_other_orders(found))
         yield found
     yield start
 
