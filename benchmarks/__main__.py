@@ -28,7 +28,7 @@ ALL = (
 
 BY_NAME = (
     *("gap", "coarse", "extremes", "session", "measured", "verified"),
-    *("device_maps", "ranks", "twins"),
+    *("device_maps", "ranks", "twins", "half_memory"),
 )
 """What takes long, or needs TensorFlow or PyTorch, runs only when named."""
 

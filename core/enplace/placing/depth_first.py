@@ -3,7 +3,7 @@
 The ends of the graph, such as updates, are reached one after the other, those first that are least
 deep; an op runs just before the first that needs it. What has become possible and frees as much as
 it makes runs at once, and what leads to an end soon before what leads far: so the gradient of a
-layer's weights is made, and used if nothing else must come before, ahead of that of the layer below.
+layer's weights is made, and used unless more must come before, ahead of that of the layer below.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def _frees_enough(profile: Profile) -> list[bool]:
     pairs = np.unique(np.stack([profile.edge_op, root[profile.edge_tensor]]), axis=1)
     read = np.bincount(pairs[0], held[pairs[1]], profile.n_ops)
     made = np.bincount(profile.tensor_op, held, profile.n_ops)
-    return (read >= made).tolist()
+    found: list[bool] = (read >= made).tolist()
+    return found
 
 
 def _misses_few(op: int, inputs: list[list[int]], done: list[bool]) -> bool:

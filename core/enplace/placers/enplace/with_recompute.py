@@ -23,6 +23,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations, islice, product
 from math import prod
 
+import numpy as np
+
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers.enplace.search import NOTHING_FITS, improve
@@ -54,7 +56,7 @@ CHOOSING_S = 30.0
 MOST_SETS = 250
 """Most sets of ops of a tiny model that are all tried."""
 
-AGAIN_FIRST = 8
+AGAIN_FIRST = 14
 """How many sets to compute again are tried in a plan before other plans, where others are sent."""
 
 SENT_SHARES = (0.75, 0.5, 0.25)
@@ -197,9 +199,16 @@ def _sets(kept: Kept, start: Schedule, options: PlaceOptions, start_s: float) ->
 
 
 def _sets_again(kept: Kept, base: Schedule) -> Iterator[_Set]:
-    """Yield sets to compute again, and the same with the tensors sent that wait longest."""
+    """Yield sets to compute again, and the same with the tensors sent that wait longest.
+
+    Those are of the set, or cannot be made again.
+    """
+    others = kept.by_wait(base, np.flatnonzero(kept.can_send & ~kept.can).tolist())
     for ops in kept.families():
         yield _Set(base, ops)
+        for share in SENT_SHARES:
+            if sent := frozenset(others[: round(share * len(others))]):
+                yield _Set(base, ops | kept.views_of(sent), sent)
         waiting = kept.by_wait(base, [op for op in ops if kept.can_send[op]])
         for share in SENT_SHARES:
             if sent := frozenset(waiting[: round(share * len(waiting))]):
