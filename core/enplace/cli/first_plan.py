@@ -12,13 +12,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from enplace.cli.answer import INTERRUPTED
 from enplace.cli.progress import ctrl_c_in_native_code, end_at_once
-from enplace.errors import CancelledError, FileError
+from enplace.errors import CancelledError
 from enplace.files.outputs import keep_replaced, may_be_replaced
 from enplace.text import ms
 
@@ -42,6 +43,33 @@ is there already, and a bound of a large graph would take a minute."""
 TICK_S = 0.1
 
 IS_FIRST = "note: stopped; this is the first plan"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command was asked for.
+
+    Attributes
+    ----------
+    problem : Problem
+    seed : int
+    whole : tuple of str
+        What the answer has for layers that are kept whole.
+    start : Plan, optional
+        A plan to improve, which is the first plan then.
+    is_wanted : bool
+        Whether a first plan is wanted. If not, Ctrl-C ends this process with the best plan of the
+        search, or without.
+    more : mapping
+        What the document of the answer has besides.
+    """
+
+    problem: Problem
+    seed: int = 0
+    whole: tuple[str, ...] = ()
+    start: Plan | None = None
+    is_wanted: bool = True
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 class FirstPlan:
@@ -82,13 +110,8 @@ class FirstPlan:
         self._bound_us = progress.bound_us or self._bound_us
 
     @contextmanager
-    def made_meanwhile(
-        self, problem: Problem, seed: int, whole: Sequence[str], *, is_wanted: bool = True
-    ) -> Iterator[None]:
-        """Make the plan in a context, once something is compiled for more than a moment.
-
-        If none is wanted, Ctrl-C ends this process with the best plan of the search, or without.
-        """
+    def made_meanwhile(self, request: Request) -> Iterator[None]:
+        """Make the plan in a context, once something is compiled for more than a moment."""
         from enplace.compiling import watch_compiler
 
         def begin(module: str) -> None:
@@ -98,7 +121,7 @@ class FirstPlan:
             self._began_s.pop()
 
         with watch_compiler(begin, end), ctrl_c_in_native_code() as pressed:
-            args = problem, seed, whole, pressed, is_wanted
+            args = request, pressed
             maker = threading.Thread(target=self._watch, args=args, name="first plan")
             maker.start()
             try:
@@ -112,16 +135,9 @@ class FirstPlan:
                 self._over.set()
                 maker.join()
 
-    def _watch(
-        self,
-        problem: Problem,
-        seed: int,
-        whole: Sequence[str],
-        pressed: Callable[[], bool],
-        is_wanted: bool,
-    ) -> None:
+    def _watch(self, request: Request, pressed: Callable[[], bool]) -> None:
         """Make the first plan when it is needed, and end this process if it is stopped."""
-        shown, is_tried = None, not is_wanted
+        shown, is_tried = None, not request.is_wanted
 
         def is_stopped() -> bool:
             return self._stopped() or pressed()
@@ -130,11 +146,10 @@ class FirstPlan:
             if not self._compiles_long():
                 continue
             best = self._best
-            asked = {"seed": seed, "whole": list(whole), "bound_us": self._bound_us}
             if not is_tried:
                 # A bound takes long in a process that compiles nothing; a list schedule does not.
-                shown, is_tried = best if self._bound_us else None, True
-                if made := self._make(problem, shown, asked, GIVE_UP_S, is_stopped):
+                shown, is_tried = (best if self._bound_us else None) or request.start, True
+                if made := self._make(request, shown, GIVE_UP_S, is_stopped):
                     self._made = made
                     where = f", in {self._output}" if self._output else ""
                     _say(f"a first plan takes {ms(made['step_us'])}{where}; better ones follow")
@@ -142,7 +157,7 @@ class FirstPlan:
                     _say("note: there is no first plan, and the search goes on")
             elif is_stopped():
                 is_better = best is not shown and not self._is_first_as_good()
-                if is_better and (made := self._make(problem, best, asked, ANSWER_S)):
+                if is_better and (made := self._make(request, best, ANSWER_S)):
                     _say("note: stopped; this is the best plan so far")
                     self._end_with(made)
                 if self._made is not None:
@@ -160,9 +175,8 @@ class FirstPlan:
 
     def _make(
         self,
-        problem: Problem,
+        request: Request,
         plan: Plan | None,
-        asked: dict[str, Any],
         give_up_s: float,
         stopped: Callable[[], bool] = lambda: False,
     ) -> dict[str, Any] | None:
@@ -171,8 +185,16 @@ class FirstPlan:
         from enplace.processes.wire import DONE, Message
         from enplace.processes.worker import converse, handler_program
 
-        self._keep_replaced()
-        asked |= {"problem": problem_to_json(problem), "output": self._output}
+        problem = request.problem
+        asked = {
+            "problem": problem_to_json(problem),
+            "seed": request.seed,
+            "whole": list(request.whole),
+            "bound_us": self._bound_us,
+            "output": self._output,
+            "is_kept": self.is_kept,
+            "more": {**request.more, "placement_file": self._output},
+        }
         job = Message("place", asked) if plan is None else plan_message("place", plan, asked)
 
         program = handler_program(f"{__name__}:{serve.__name__}", "first plan")
@@ -183,17 +205,9 @@ class FirstPlan:
 
         for message in converse(program, messages, is_over, give_up_s):
             if message.do == DONE:
+                self.is_kept |= self._output is not None
                 return message.details
         return None
-
-    def _keep_replaced(self) -> None:
-        if self._output is None or self.is_kept:
-            return
-        try:
-            keep_replaced(self._output)
-            self.is_kept = True
-        except FileError:  # the end of the search will say so
-            self._output = None
 
     def _end_with(self, made: dict[str, Any]) -> None:
         """End this process with a plan: the compiler would not notice Ctrl-C for long."""
@@ -235,11 +249,12 @@ def serve(connection: Connection) -> Message:
     else:
         result = place(problem, METHOD, options=PlaceOptions(stop=Stop(LIMIT_S), seed=job["seed"]))
     others = find_others(problem, result.plan.objective, result.schedule, Stop(LIMIT_S))
-    output, sentences = job["output"], []
-    if output:
+    output = job["output"]
+    sentences = [f"The plan is in {output}."] if output else []
+    answer = make_answer(result, others, sentences, job["whole"], seed=job["seed"], **job["more"])
+    if output:  # at last, so that nothing is kept of a file that stays
+        keep_replaced(None if job["is_kept"] else output)
         write_plan(output, result)
-        sentences = [f"The plan is in {output}."]
-    answer = make_answer(result, others, sentences, job["whole"], seed=job["seed"])
     return done(
         document=answer.document,
         text=answer.text,

@@ -11,7 +11,7 @@ import click
 
 from enplace import summary
 from enplace.cli.answer import INTERRUPTED, NO, YES, Answer, command
-from enplace.cli.first_plan import FirstPlan
+from enplace.cli.first_plan import FirstPlan, Request
 from enplace.cli.options import (
     FILE,
     LINK_POLICIES,
@@ -111,8 +111,16 @@ def place(
 
         search = Stop(time_limit and _search_s(problem, time_limit), stopped)
         options = PlaceOptions(objective, search, seed, note, start=first, values=values)
-        is_wanted = objective == STEP_TIME and first is None
-        with early.made_meanwhile(problem, seed, given["whole"], is_wanted=is_wanted):
+        kept = "" if given["grain"] else about_usual_grain(problem, objective)
+        request = Request(
+            problem,
+            seed,
+            given["whole"],
+            first,
+            is_wanted=objective == STEP_TIME,
+            more={"schedule_file": None, "kept_whole": kept or None},
+        )
+        with early.made_meanwhile(request):
             result = run_placer(problem, chosen, options=options)
         written = _write(result, output, schedule_file, is_kept=early.is_kept)
         left_s = time_limit and max(LEAST_S, time_limit - (result.plan.solve_seconds or 0.0))
@@ -120,7 +128,6 @@ def place(
             stop = Stop(left_s, stopped, clock)
             others = find_others(problem, objective, result.schedule, stop)
     files = {"placement_file": output, "schedule_file": schedule_file}
-    kept = "" if given["grain"] else about_usual_grain(problem, objective)
     hint = "" if result.schedule.fits else WOULD_FIT
     about = [*filter(None, [hint, kept]), *written]
     answer = make_answer(
@@ -277,7 +284,9 @@ def compare(
     problem = make_problem(profile, **given, dashes="--", objective=objective)
     with progress_bar(len(names)) as (begin, report), stopped_by_ctrl_c() as stopped:
         options = PlaceOptions(objective, Stop(time_limit, cancelled=stopped), seed, report)
-        results, failures = place_with_each(problem, values, options, begin)
+        # While something is compiled, Ctrl-C ends all: a method would be waited for.
+        with FirstPlan(None, False, stopped).made_meanwhile(Request(problem, is_wanted=False)):
+            results, failures = place_with_each(problem, values, options, begin)
         made = results.get(EXPERT)
         expert = made.schedule if made else reference_schedule(problem, EXPERT, stopped)
         alone = alone_schedule(problem, stopped) if objective == STEP_TIME else None

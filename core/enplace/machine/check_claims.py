@@ -14,6 +14,12 @@ from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.schedule import Schedule
 
+OTHER_PROOF = (
+    "When the plan was made, it was proven that none fits. A plan does not tell for tensors of "
+    "what sizes that was; place again to prove it for these."
+)
+"""A note of a plan that is simulated again."""
+
 SAME = 1e-6
 """Two times are the same if they differ by less than this share."""
 
@@ -47,14 +53,15 @@ def check_claims(problem: Problem, plan: Plan) -> Plan:
 
 
 def simulate_given(problem: Problem, plan: Plan) -> Schedule:
-    """Simulate a plan that may have been made for another machine.
+    """Simulate a plan that may have been made for another machine, or for tensors of other sizes.
 
     If it does not fit, nothing is known about other plans.
     """
     schedule = simulate(problem, plan)
     if schedule.fits:
         return schedule
-    alone = replace(schedule.plan, solve_seconds=None, nothing_fits=False)
+    note = OTHER_PROOF if plan.nothing_fits else plan.note
+    alone = replace(schedule.plan, solve_seconds=None, nothing_fits=False, note=note)
     return replace(schedule, plan=alone)
 
 

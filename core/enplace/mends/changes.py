@@ -144,7 +144,9 @@ def _offloading(problem: Problem, plain: Change, cluster: Cluster) -> Iterator[C
         return
     about = "" if cluster.cpus else _LINKED
     hosted = cluster if cluster.cpus else with_host(cluster)
-    kept = Kept(replace(problem, cluster=hosted), offload=True)
+    # The variables may be too large for the cluster itself.
+    roomy = problem if cluster.cpus else replace(problem, cluster=with_host(problem.cluster))
+    kept = Kept(roomy, offload=True)
     if not kept.can_send.any():
         return
     host = "the host" if cluster.cpus else f"a host with {size(HOST_BYTES)}"

@@ -24,10 +24,12 @@ from enplace.values.profile import FloatArray, IntArray
 MOST_CHOICES = 50_000
 """Most choices of a device for a unit for which the program is solved."""
 
-PROVES = (
+PROVES_ALL = (
     "No plan fits, proven by packing: however ops are shared out, some device lacks room for its "
     "variables and what one of its ops needs while it runs."
 )
+PROVES = PROVES_ALL.replace("No plan", "No plan that keeps what ops make")
+"""What a packing proves, with and without copies of ops."""
 
 SURELY = 1e-5
 """Share of the memory by which a plan must exceed it, so that it is no rounding error."""

@@ -56,7 +56,10 @@ MOST_LISTED = 100_000
 ENGINE = "exhaustive search"
 """The name of what solves small problems, in reports."""
 
-NOTHING_FITS = f"No plan fits, proven by {ENGINE}: the devices' memory is too small for this model."
+NOTHING_FITS = (
+    f"No plan that keeps what ops make fits, proven by {ENGINE}: the devices' memory is too small "
+    "for this model."
+)
 NO_PLAN_FITS = as_clause(NOTHING_FITS)
 """A note, and the same as a clause, for plans of pipelines and queries."""
 

@@ -223,7 +223,8 @@ class Schedule(Frozen):
         if self.fits:
             return ""
         if plan.nothing_fits:
-            return "Does not fit, proven for every plan"
+            of_these = " that keeps what ops make" if plan.keeps_all else ""
+            return f"Does not fit, proven for every plan{of_these}"
         if plan.solve_seconds is not None:
             return f"Nothing found that fits in {seconds(plan.solve_seconds)}; not proven"
         return "This plan does not fit"

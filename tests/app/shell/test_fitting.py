@@ -170,7 +170,9 @@ def test_what_is_proven_is_said_of_the_plans_too(dialog, rows):
     dialog.proven.connect(lambda: document.take_proof(opened.problem, plan))
     assert dialog.headline.text().startswith("Proven: ")
     dialog._worker.received.emit(next(each for each in rows[0] if each.do == fit_worker.PROVEN))
-    assert unfit_text(document.schedule).startswith("does not fit, proven for every plan: ")
+    assert unfit_text(document.schedule).startswith(
+        "does not fit, proven for every plan that keeps what ops make: "
+    )
     assert document.undo_stack.count() == 0
 
 

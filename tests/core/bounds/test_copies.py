@@ -108,6 +108,7 @@ def test_that_nothing_fits_is_proven_where_no_copy_helps():
     step = step_of(times, [("x", "h", 100), ("h", "gradients/h", 100)], 1)
     found = place(Problem(step, cluster_of(1, capacity_bytes=190)), METHOD)
     assert found.plan.nothing_fits
+    assert found.schedule.fit_verdict == "Does not fit, proven for every plan"
     assert "proven by packing" in found.plan.note
 
 

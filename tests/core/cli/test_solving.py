@@ -627,6 +627,62 @@ def test_ctrl_c_between_two_kernels_ends_with_the_first_plan(enplace, folder, mo
     assert ended.is_set()
 
 
+def test_the_first_plan_of_a_search_from_a_plan_is_that_one(enplace, folder, monkeypatch, ended):
+    enplace("place", "p.json", "--cluster", "c.json", "--method", "expert", "-o", "old.json")
+    told = threading.Event()
+
+    def run(problem, options):
+        with trigger_event("numba:compile"):
+            assert told.wait(60)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert ended.wait(60)
+
+    monkeypatch.setattr(first_plan, "_say", lambda text: told.set())
+    words = searched_with(monkeypatch, run)
+    slow = replace(registry._registry["slow"], capabilities=(registry.WARM_START,))
+    monkeypatch.setitem(registry._registry, "slow", slow)
+    done = enplace(*words, "--start", "old.json")
+    assert "expert" in done.out.partition("slow")[0]
+
+
+def test_the_document_of_a_first_plan_has_the_keys_of_any_other(
+    enplace, folder, monkeypatch, ended
+):
+    told = threading.Event()
+
+    def run(problem, options):
+        with trigger_event("numba:compile"):
+            assert told.wait(60)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert ended.wait(60)
+
+    monkeypatch.setattr(first_plan, "_say", lambda text: told.set())
+    done = enplace(*searched_with(monkeypatch, run), "--json")
+    decoder = json.JSONDecoder()
+    first, end = decoder.raw_decode(done.out)
+    usual, _ = decoder.raw_decode(done.out[end:].lstrip())
+    assert first.keys() == usual.keys()
+    assert first["placement_file"] == "plan.json"
+
+
+def test_a_first_plan_that_is_never_written_leaves_no_copy_of_the_old_file(
+    enplace, folder, monkeypatch, ended
+):
+    monkeypatch.setattr(first_plan, "GIVE_UP_S", 0.0)
+    Path("plan.json").write_text("mine")
+    words = searched_with(monkeypatch, press_while_compiling(ended))
+    monkeypatch.setattr(os, "_exit", lambda status: ended.set() or left.append([*Path().iterdir()]))
+    left = []
+    enplace(*words, "--force")
+    assert Path("plan.json~") not in left[0]
+
+
+def test_ctrl_c_ends_a_comparison_while_a_method_is_compiled(enplace, folder, monkeypatch, ended):
+    searched_with(monkeypatch, press_while_compiling(ended))
+    done = enplace("compare", "p.json", "--cluster", "c.json", "--methods", "slow,heft")
+    assert "interrupted" in done.err
+
+
 def press_while_compiling(ended):
     def run(problem, options):
         with trigger_event("numba:compile"):
@@ -673,7 +729,7 @@ def test_kernels_that_are_compiled_in_a_moment_bring_no_first_plan(folder, capsy
 
     problem = Problem(read_profile("p.json"), cluster_from("c.json", read_profile("p.json")))
     early = first_plan.FirstPlan(None, False, lambda: False, clock)
-    with early.made_meanwhile(problem, 0, ()), trigger_event("numba:compile"):
+    with early.made_meanwhile(first_plan.Request(problem)), trigger_event("numba:compile"):
         assert looked.wait(60)
     assert "first plan" not in capsys.readouterr().err
 

@@ -151,6 +151,14 @@ def test_variables_that_are_too_large_are_a_proof_and_more_cards_are_the_mend():
     assert row(found, "host").cluster.devices[-1].kind == "cpu"
 
 
+def test_variables_that_only_gpus_may_hold_and_are_too_large_for_them_leave_other_changes():
+    profile = training_step(weights=90 * KB)
+    profile = profile.with_costs(np.where([True, False], profile.time_us, np.nan))
+    found = fit(profile, cluster_of(2, capacity_bytes=150 * KB))
+    assert row(found, "offload").verdict == "no, proven: variables"
+    assert any(each.fits and "gpus" in each.change.key for each in found.rows)
+
+
 def with_states(profile, framework, update):
     """Return a step whose updates are of some type, with states that its variables hold."""
     types = [update if kind == "ApplyGradientDescent" else kind for kind in profile.op_types]

@@ -51,7 +51,9 @@ def test_a_repair_is_begun_only_if_there_is_time(monkeypatch, too_full, needed_s
 
 def test_that_nothing_fits_is_proven_for_the_step_time(too_full):
     found = place(too_full, "full")
-    assert found.schedule.fit_verdict == "Does not fit, proven for every plan"
+    assert (
+        found.schedule.fit_verdict == "Does not fit, proven for every plan that keeps what ops make"
+    )
 
 
 def test_moves_of_a_repair_end_with_the_time(monkeypatch, too_full):

@@ -220,7 +220,7 @@ def test_it_is_proven_that_no_plan_fits():
     assert answers(problem, known)[-1].status == "infeasible"
     plan = prove(problem).plan
     assert plan.nothing_fits
-    assert plan.note.startswith("No plan fits, proven by CP-SAT")
+    assert plan.note.startswith("No plan that keeps what ops make fits, proven by CP-SAT")
 
 
 SLOW, SHARED, SMALL, PINNED = "a slower link", "a shared channel", "less memory", "a pin"

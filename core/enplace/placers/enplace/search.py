@@ -72,7 +72,10 @@ be to be mentioned."""
 PHASE_S = 3e-10
 """Seconds that the first phase of the search takes, as a multiple of the square of the ops."""
 
-NOTHING_FITS = "No plan fits, proven by CP-SAT: the devices' memory is too small for this model."
+NOTHING_FITS = (
+    "No plan that keeps what ops make fits, proven by CP-SAT: the devices' memory is too small for "
+    "this model."
+)
 
 
 @placer(

@@ -34,7 +34,7 @@ from enplace.placing.again import AGAIN, AHEAD, Kept, simulate_again
 from enplace.placing.fitting import in_other_orders, limit_packing
 from enplace.placing.incumbents import BestSchedule, best_among, is_better
 from enplace.placing.options import OFFLOAD, ROUNDS, PlaceOptions
-from enplace.placing.packing import PROVES, pack
+from enplace.placing.packing import PROVES_ALL, pack
 from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, SPLITS, placer
 from enplace.placing.small import MOST_OPS, find_shortest, is_small
 from enplace.values.cluster_variants import boundless
@@ -56,8 +56,8 @@ CHOOSING_S = 30.0
 MOST_SETS = 250
 """Most sets of ops of a tiny model that are all tried."""
 
-AGAIN_FIRST = 14
-"""How many sets to compute again are tried in a plan before other plans, where others are sent."""
+AGAIN_FIRST = 7
+"""How many sets to compute again are tried in a plan before those to send, and once more after."""
 
 SENT_SHARES = (0.75, 0.5, 0.25)
 """Shares of a set that are sent to the host if the rest is computed again, by number of ops."""
@@ -121,7 +121,7 @@ def _plan(
     plan = _try_all(method, kept, options) or _search(method, kept, options)
     graph = split_problem(problem, plan.splits)
     if not simulate(graph, plan).fits and _is_hopeless(problem, options):
-        plan = replace(plan.with_notes(PROVES, plan.note), nothing_fits=True)
+        plan = replace(plan.with_notes(PROVES_ALL, plan.note), nothing_fits=True)
     if offload and not problem.cluster.cpus:
         is_host = not any(device.kind == "gpu" for device in problem.cluster.devices)
         plan = plan.with_notes(plan.note, ON_HOST if is_host else NO_HOST)
@@ -189,6 +189,7 @@ def _sets(kept: Kept, start: Schedule, options: PlaceOptions, start_s: float) ->
         yield _Set(base)
         again = _sets_again(kept, base)
         if kept.offload:  # few sets, and often free
+            yield from islice(again, AGAIN_FIRST)
             yield from _sets_sent(kept, base)
             yield from islice(again, AGAIN_FIRST)
             later.append(again)
