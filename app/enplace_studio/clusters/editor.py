@@ -131,7 +131,8 @@ class ClusterEditor(QDialog):
             self._fault.setText(str(error))
             return
         self.topology.show_cluster(cluster)
-        facts = devices_text(cluster), memory_text(cluster), bandwidth_text(cluster)
+        links = bandwidth_text(cluster).replace("none", "no links")
+        facts = devices_text(cluster), memory_text(cluster), links
         self._about.setText(" · ".join(facts))
 
     def _show_links(self, rows: Iterable[Sequence[str]]) -> None:

@@ -17,6 +17,8 @@ _KEPT = {_NABLA, "× ", "→ "}
 """Never left out: ∇ alone tells a group from that of the forward pass, × a number of ops, and an
 arrow is as short as a gap."""
 _BETWEEN = " ,/_"
+_COUNTED = re.compile(r"(ops?|groups?|m?s|[KMG]iB|%)\W*$")
+"""What belongs to the number before it."""
 _ABBREVIATIONS = {"gradients of ": _GRADIENTS, " / ": "/"}
 
 
@@ -119,7 +121,8 @@ def _units(name: str) -> tuple[str, ...]:
     units: list[str] = []
     for word in re.findall(r"[^\s/_]+[\s/_]*|[\s/_]+", name):
         last = units[-1].rstrip() if units else ""
-        is_tied = word[0].isdigit() or (last[:1].isdigit() and last[-1:].isdigit())
+        is_counted = last[-1:].isdigit() and (last[0].isdigit() or _COUNTED.match(word))
+        is_tied = word[0].isdigit() or is_counted
         if last and is_tied and not last.endswith(","):
             units[-1] += word
         else:

@@ -74,7 +74,7 @@ class Line(PaintedButton):
             length = metrics.horizontalAdvance
             if max(map(length, self._among)) + length(where) <= width:
                 return self.left
-            name = shorten_among(name, self._among, length, width)
+            return by_ends(shorten_among(name, self._among, length, width), length, width)
         return metrics.elidedText(name, self._elide, width)
 
     def paint(self, painter: QPainter) -> None:

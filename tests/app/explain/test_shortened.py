@@ -96,6 +96,7 @@ def test_only_where_no_whole_words_fit_the_first_is_cut():
 def test_a_text_alone_keeps_both_ends():
     text = "as “Enplace, edited” but for 200 ops"
     assert by_ends(text, len, 40) == text
+    assert by_ends(text, len, 24) == "as … but for 200 ops"
     assert by_ends(text, len, 28) == "as … edited” but for 200 ops"
     assert by_ends("Reshape of ∇ softmax cross entropy with logits", len, 30) == (
         "Reshape of ∇ softmax … logits"
