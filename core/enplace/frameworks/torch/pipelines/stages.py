@@ -172,7 +172,8 @@ def cut_tape(
     if schedule == "zbv" and devices != [*cut.order, *cut.order[::-1]]:
         raise PipelineRefusedError(
             f"stages are on {where} in this order, and zbv needs two on each device, in a V, each "
-            f"with parameters; {_another('zbv')}"
+            f"with parameters; "
+            f"{'run this plan as zb-h1' if devices == cut.order else _another('zbv')}"
         )
     if schedule != "zbv" and (not cut.is_looped or len(devices) % len(cut.order)):
         raise PipelineRefusedError(

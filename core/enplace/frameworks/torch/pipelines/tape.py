@@ -198,8 +198,8 @@ class Tape(TorchFunctionMode):
             f"{lines[-1] if lines else at_line()}: it fails on {self._rows} of {self._samples} "
             f"rows ({type(error).__name__}: {first_line(error).rstrip('.')}): each tensor with as "
             f"many rows as the batch has samples was cut (here {listed(sorted(shapes))}); make one "
-            f"that is no part of the batch a buffer of the model, or run without a pipeline if "
-            f"samples need each other"
+            f"that is no part of the batch a buffer of the model, flatten labels after the call of "
+            f"the model, or run without a pipeline if samples need each other"
         )
 
     def _forget(self) -> None:
@@ -720,10 +720,12 @@ class Tape(TorchFunctionMode):
                 )
             if isinstance(old, Kept) and isinstance(new, Kept):
                 old.tensor = new.tensor
-            if isinstance(old, _PLAIN) and old != new:
+            elif _differs(old, new):
                 raise PipelineRefusedError(
-                    f"a later step gives '{name}' something other than the first one did "
-                    f"({brief_of(new)} for {brief_of(old)}); give a number that changes as a tensor"
+                    f"{at_line()}: a later step gives '{name.strip('_')}' something other than the "
+                    f"first one did ({brief_of(new)} for {brief_of(old)}); give a number that "
+                    f"changes as a tensor, and take a step's part of the data before the model is "
+                    f"called"
                 )
         numbers = dict(known.makes)
         found = [(numbers[place], each) for place, each in made if place in numbers]
@@ -775,7 +777,16 @@ def _drawn_so_far() -> tuple[Any, ...]:
     return random.getstate(), of_numpy[1].tobytes(), of_numpy[2:]
 
 
-_PLAIN = (Made, Batch, int, float, str, type(None))
+def _differs(old: Any, new: Any) -> bool:
+    """Whether a step gives a call something other than the first one; other tensors may stay."""
+    if isinstance(old, np.ndarray):
+        return not np.array_equal(old, new)
+    is_same = isinstance(new, Kept) if isinstance(old, Kept) else old == new
+    return isinstance(old, _PLAIN) and not is_same
+
+
+_PLAIN = (Made, Batch, Kept, int, float, complex, str, slice, type(None), np.generic, torch.Size,
+          torch.dtype, torch.device)  # fmt: skip
 """What is the same in each step."""
 
 

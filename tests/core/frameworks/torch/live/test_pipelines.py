@@ -549,6 +549,16 @@ def test_a_later_step_gives_its_own_batch_and_must_be_the_same():
         tape.close()
 
 
+@pytest.mark.parametrize("part", [lambda n: slice(n, n + 3), lambda n: np.arange(n, n + 3)])
+def test_a_part_of_the_data_that_a_later_step_takes_is_its_own_or_refused(part):
+    model, (x, _), data = Tied(), batch(), torch.randint(0, 16, (4, 20))
+    tape, _ = taped(model, x, data[:, part(3)], loss=lambda out, y: loss_of(out, data[:, part(3)]))
+    out = tape.call_again((x,), {})
+    with pytest.raises(PipelineRefusedError, match="take a step's part of the data before the mod"):
+        loss_of(out, data[:, part(4)])
+    tape.close()
+
+
 def test_what_leaves_a_tensor_as_it_is_is_no_call_of_a_step():
     def loss_of_floats(out, y):
         return loss_of(out.float().contiguous().to(y.device), y)
@@ -741,6 +751,8 @@ def test_what_is_no_pipeline_is_refused_in_a_line():
         cut_tape(tape.calls, loss, {"emb": 0, "one": 0, "two": 1, "head": 0}, "ab")
     with pytest.raises(PipelineRefusedError, match="all modules of the model on one device"):
         cut_tape(tape.calls, loss, dict.fromkeys(("emb", "one", "two", "head"), 0), "ab")
+    with pytest.raises(PipelineRefusedError, match=r"needs two on each .* run this plan as zb-h1"):
+        cut_tape(tape.calls, loss, {"emb": 0, "one": 0, "two": 1}, "ab", schedule="zbv")
     with pytest.raises(PipelineRefusedError, match="normalises over the whole batch"):
         taped(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), torch.randn(4, 3), y)
     for loss, why in (
@@ -752,7 +764,7 @@ def test_what_is_no_pipeline_is_refused_in_a_line():
         (lambda out, y: out[0], "something other than one loss"),
         (
             lambda out, y: loss_of(out * torch.ones(1, requires_grad=True), y),
-            "a tensor outside of the model gets a gradient .* make it a torch.nn.Parameter",
+            r"a tensor outside of the model gets a gradient .* make it a torch.nn.Parameter",
         ),
     ):
         with pytest.raises(PipelineRefusedError, match=why):
