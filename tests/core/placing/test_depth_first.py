@@ -1,5 +1,6 @@
 """An order of ops that ends what it has begun."""
 
+import numpy as np
 from hypothesis import given
 from tests.core.placers.problems import problems
 
@@ -19,7 +20,7 @@ def test_every_op_comes_once_and_behind_its_inputs(problem):
 
 
 def peak(problem):
-    device = [0] * problem.profile.n_ops
+    device = np.zeros(problem.profile.n_ops, dtype=np.int64)
     plan = Plan(device, depth_first_position(problem), "hand", policy="strict")
     return simulate(problem, plan).peak_bytes[0]
 
