@@ -1261,7 +1261,7 @@ def test_an_estimate_has_no_address_for_a_kernel_outside_pytorch(tmp_path, asked
 
 
 def test_a_loop_that_waits_for_a_value_ends_in_an_estimate(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules[record_on_fake_tensors.__module__], "MOST_ASKED", 100)
+    monkeypatch.setattr("enplace.frameworks.torch.open.answers.MOST_ASKED", 100)
     text = "import torch\nwhile torch.randn(4).mean() > -10:\n    pass\n"
     with pytest.raises(LoadError, match=r"train\.py, line 2: it has asked .* without --estimate"):
         record_on_fake_tensors(script(tmp_path, text), ignore)
