@@ -154,7 +154,8 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
         if chosen.can(TIES) and schedule.fits and not options.stop.cancelled():
             stop = stop_of_ties(options.stop, problem.profile.n_ops)
             settled = settle_ties(schedule, watch.found, stop, on_each_alone(problem))
-            if settled.value_us <= max(schedule.value_us, _given_us(problem, options)):
+            most_us, us = schedule.value_us, settled.value_us
+            if us <= most_us or us <= _given_us(problem, options):
                 schedule = settled
     plan = schedule.plan
     if not watch.has_reported:  # a placer need not report its only plan

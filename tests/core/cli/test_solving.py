@@ -575,6 +575,25 @@ def searched_with(monkeypatch, run):
     return ("place", "p.json", "--cluster", "c.json", "--method", "slow", "-o", "plan.json")
 
 
+def press_while_compiling(ended, ready=None):
+    """Return a search that presses Ctrl-C in the middle of a compile, once all is ready."""
+
+    def run(problem, options):
+        with trigger_event("numba:compile"):
+            assert ready is None or ready.wait(60)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert ended.wait(60)
+
+    return run
+
+
+def press_once_told(monkeypatch, ended, hear=lambda text: None):
+    """Return the same for when the first plan, or that there is none, has been told."""
+    told = threading.Event()
+    monkeypatch.setattr(first_plan, "_say", lambda text: told.set() or hear(text))
+    return press_while_compiling(ended, told)
+
+
 def test_while_the_search_is_compiled_there_is_a_first_plan(enplace, folder, monkeypatch, ended):
     told = threading.Event()
 
@@ -629,16 +648,7 @@ def test_ctrl_c_between_two_kernels_ends_with_the_first_plan(enplace, folder, mo
 
 def test_the_first_plan_of_a_search_from_a_plan_is_that_one(enplace, folder, monkeypatch, ended):
     enplace("place", "p.json", "--cluster", "c.json", "--method", "expert", "-o", "old.json")
-    told = threading.Event()
-
-    def run(problem, options):
-        with trigger_event("numba:compile"):
-            assert told.wait(60)
-            os.kill(os.getpid(), signal.SIGINT)
-            assert ended.wait(60)
-
-    monkeypatch.setattr(first_plan, "_say", lambda text: told.set())
-    words = searched_with(monkeypatch, run)
+    words = searched_with(monkeypatch, press_once_told(monkeypatch, ended))
     slow = replace(registry._registry["slow"], capabilities=(registry.WARM_START,))
     monkeypatch.setitem(registry._registry, "slow", slow)
     done = enplace(*words, "--start", "old.json")
@@ -648,15 +658,7 @@ def test_the_first_plan_of_a_search_from_a_plan_is_that_one(enplace, folder, mon
 def test_the_document_of_a_first_plan_has_the_keys_of_any_other(
     enplace, folder, monkeypatch, ended
 ):
-    told = threading.Event()
-
-    def run(problem, options):
-        with trigger_event("numba:compile"):
-            assert told.wait(60)
-            os.kill(os.getpid(), signal.SIGINT)
-            assert ended.wait(60)
-
-    monkeypatch.setattr(first_plan, "_say", lambda text: told.set())
+    run = press_once_told(monkeypatch, ended)
     done = enplace(*searched_with(monkeypatch, run), "--json")
     decoder = json.JSONDecoder()
     first, end = decoder.raw_decode(done.out)
@@ -683,15 +685,6 @@ def test_ctrl_c_ends_a_comparison_while_a_method_is_compiled(enplace, folder, mo
     assert "interrupted" in done.err
 
 
-def press_while_compiling(ended):
-    def run(problem, options):
-        with trigger_event("numba:compile"):
-            os.kill(os.getpid(), signal.SIGINT)
-            assert ended.wait(60)
-
-    return run
-
-
 def test_ctrl_c_ends_a_search_for_another_objective_while_it_is_compiled(
     enplace, folder, monkeypatch, ended
 ):
@@ -704,16 +697,9 @@ def test_ctrl_c_ends_a_search_for_another_objective_while_it_is_compiled(
 
 
 def test_ctrl_c_ends_a_search_whose_first_plan_failed(enplace, folder, monkeypatch, ended):
-    told, said = threading.Event(), []
-
-    def run(problem, options):
-        with trigger_event("numba:compile"):
-            assert told.wait(60)
-            os.kill(os.getpid(), signal.SIGINT)
-            assert ended.wait(60)
-
+    said = []
     monkeypatch.setattr(first_plan.FirstPlan, "_make", lambda *given: None)
-    monkeypatch.setattr(first_plan, "_say", lambda text: told.set() or said.append(text))
+    run = press_once_told(monkeypatch, ended, said.append)
     assert "interrupted" in enplace(*searched_with(monkeypatch, run)).err
     assert said == ["note: there is no first plan, and the search goes on"]
 
