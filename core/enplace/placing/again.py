@@ -22,11 +22,11 @@ import numpy as np
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.machine.op_passes import backward_ops
-from enplace.placing.settle import position_by
+from enplace.placing.settle import position_by, position_by_start
 from enplace.values.arrays import BoolArray, FloatArray, IntArray, inverse
 from enplace.values.op_kinds import OpKind
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem
+from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
 from enplace.values.splits import OFFLOAD, RECOMPUTE, Split
@@ -364,8 +364,14 @@ def simulate_again(
     sent: Collection[int] = (),
     ahead: float = AHEAD[0],
 ) -> Schedule | None:
-    """Simulate a plan that does not keep all; None if the copies cannot be there."""
+    """Simulate a plan that does not keep all; None if the copies cannot be there.
+
+    What waits for a copy, such as the update of a variable that it reads, moves behind it.
+    """
+    plan = kept.copied(base, ops, sent, ahead)
     try:
-        return simulate(kept.problem, kept.copied(base, ops, sent, ahead))
+        graph = split_problem(kept.problem, plan.splits)
+        position = position_by_start(graph, plan.position.astype(np.float64))
+        return simulate(graph, replace(plan, position=position))
     except EnplaceError:  # a copy cannot run where it is read, or waits for what comes later
         return None

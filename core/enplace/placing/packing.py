@@ -53,18 +53,12 @@ class Packing:
 
 def pack(problem: Problem, stop: Stop) -> Packing:
     """Pack the units of a problem, or prove that they do not fit."""
-    allowed, capacity = problem.unit_allowed, problem.cluster.capacity_bytes.astype(np.float64)
-    if allowed.size > MOST_CHOICES:
-        return Packing()
-    weights = problem.unit_persistent_bytes[:, None] / capacity
-    runs = working_bytes(problem) / capacity
-    if (np.where(allowed, weights + runs, np.inf).min(axis=1) > 1 + SURELY).any():
-        return Packing(is_impossible=True)  # a unit is too large for every device
-    if problem.any_copies and _has_too_large_op(problem):
+    if is_plainly_impossible(problem):
         return Packing(is_impossible=True)
-    if stop():
+    allowed, (weights, runs) = problem.unit_allowed, _shares(problem)
+    if allowed.size > MOST_CHOICES or stop():
         return Packing()
-    builder, n_devices = ModelBuilder(), len(capacity)
+    builder, n_devices = ModelBuilder(), allowed.shape[1]
     x = builder.variables(*allowed.shape, upper=allowed, integral=True)
     held = builder.variables(n_devices)
     fullest = builder.variables(1, cost=1.0)
@@ -86,6 +80,25 @@ def pack(problem: Problem, stop: Stop) -> Packing:
     )
 
 
+def is_plainly_impossible(problem: Problem) -> bool:
+    """Whether a unit is too large for every device, or those with no choice are for theirs."""
+    allowed, (weights, runs) = problem.unit_allowed, _shares(problem)
+    if (np.where(allowed, weights + runs, np.inf).min(axis=1) > 1 + SURELY).any():
+        return True
+    has_no_choice = allowed & (allowed.sum(axis=1) == 1)[:, None]
+    held = np.where(has_no_choice, weights, 0.0).sum(axis=0)
+    most = np.where(has_no_choice, runs, 0.0).max(axis=0, initial=0.0)
+    if (held + most > 1 + SURELY).any():
+        return True
+    return problem.any_copies and _has_too_large_op(problem)
+
+
+def _shares(problem: Problem) -> tuple[FloatArray, FloatArray]:
+    """Return which share of each device's memory each unit's variables and its ops need."""
+    capacity = problem.cluster.capacity_bytes.astype(np.float64)
+    return problem.unit_persistent_bytes[:, None] / capacity, working_bytes(problem) / capacity
+
+
 def working_bytes(problem: Problem) -> FloatArray:
     """Find what a device needs, besides variables, for a unit's hungriest op; by device.
 
@@ -101,5 +114,6 @@ def _has_too_large_op(problem: Problem) -> bool:
     """Whether some op has room on no device that can run it, not even without any variables."""
     room = np.where(problem.time_us > 0, problem.cluster.capacity_bytes, np.inf)
     room = np.where(np.isfinite(problem.time_us), room, 0.0)
-    need = problem.profile.bytes_to_run(~problem.may_repeat | problem.has_one_output)
+    all_ops = np.ones(problem.profile.n_ops, dtype=bool)
+    need = problem.profile.bytes_to_run(problem.is_made_at_once(all_ops))
     return bool((need > room.max(axis=1) * (1 + SURELY)).any())

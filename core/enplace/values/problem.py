@@ -25,7 +25,6 @@ from enplace.values.components import components
 from enplace.values.constraints import DEVICE, NONE, OP, Constraints, same
 from enplace.values.pins import Pins, as_pins
 from enplace.values.profile import (
-    CONTROL,
     KINDS,
     FloatArray,
     IntArray,
@@ -189,25 +188,28 @@ class Problem:
         """The least bytes that a device holds while it runs each op, in any plan; shape (n_ops,).
 
         If all readers read a copy, what the op makes is only there with the copy, which may run
-        elsewhere.
+        elsewhere; and each output may be that of another copy.
         """
         if not self.any_copies:
             return self.profile.running_bytes
         there = np.isfinite(self.time_us).sum(axis=1) == 1
-        return self.profile.bytes_to_run(~self.may_repeat | (there & self.has_one_output))
+        return self.profile.bytes_to_run(self.is_made_at_once(there))
+
+    def is_made_at_once(self, some: BoolArray) -> BoolArray:
+        """Return which tensors one run of their op makes together, copies of it allowed.
+
+        Shape (n_tensors,). All those of an op that may not be repeated are, and the largest one of
+        some others.
+        """
+        profile = self.profile
+        repeats, some = self.may_repeat[profile.tensor_op], some[profile.tensor_op]
+        return ~repeats | (some & profile.is_largest_output)
 
     @cached_property
     def may_repeat(self) -> BoolArray:
         """Whether each op may be computed again; shape (n_ops,)."""
         profile = self.profile
         return np.array([may_run_again(profile, op) for op in range(profile.n_ops)])
-
-    @property
-    def has_one_output(self) -> BoolArray:
-        """Whether one run of each op makes what all readers of its copies read; shape (n_ops,)."""
-        profile = self.profile
-        made = profile.tensor_op[profile.tensor_output != CONTROL]
-        return np.bincount(made, minlength=profile.n_ops) <= 1
 
     def fault(self, op: int, device: int) -> str:
         """Say which constraint forbids an op a device, as a clause; "" if none does."""

@@ -369,11 +369,11 @@ class Profile(Frozen):
         They are its temporary memory and the tensors that it reads and makes. Those that may lie in
         one another's memory count once, like the smallest of them and their bases.
         """
-        return _frozen(self.bytes_to_run(np.ones(self.n_ops, dtype=bool)))
+        return _frozen(self.bytes_to_run(np.ones(self.n_tensors, dtype=bool)))
 
-    def bytes_to_run(self, makes: BoolArray) -> IntArray:
-        """Return :attr:`running_bytes` if only some ops make anything; shape (n_ops,)."""
-        made = np.flatnonzero(makes[self.tensor_op])
+    def bytes_to_run(self, is_made: BoolArray) -> IntArray:
+        """Return :attr:`running_bytes` if only some tensors are made; shape (n_ops,)."""
+        made = np.flatnonzero(is_made)
         op = np.concatenate([self.tensor_op[made], self.edge_op])
         least = np.where(self.tensor_base < 0, self.held_bytes, self.copy_bytes)
         for tensor in self.sharing[::-1]:
@@ -385,6 +385,15 @@ class Profile(Frozen):
         running = self.temporary_bytes.copy()
         np.add.at(running, op[first], least[tensor[first]])
         return running
+
+    @property
+    def is_largest_output(self) -> BoolArray:
+        """The largest tensor of each op, if any is read, of those that are; shape (n_tensors,)."""
+        is_read = (np.diff(self.edge_ptr) > 0) & (self.tensor_output != CONTROL)
+        order = np.lexsort((self.held_bytes, is_read, self.tensor_op))
+        found = np.zeros(self.n_tensors, dtype=bool)
+        found[order[np.diff(self.tensor_op[order], append=-1) != 0]] = True
+        return found
 
     @cached_property
     def variable_given(self) -> IntArray:

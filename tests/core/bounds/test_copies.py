@@ -15,6 +15,7 @@ from enplace.placers import PlaceOptions, Stop, place
 from enplace.placing.packing import pack
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem, split_problem
+from enplace.values.profile import make_profile
 from enplace.values.splits import OFFLOAD, RECOMPUTE, Split
 from enplace.values.splits.again import with_copies, without_copies
 from enplace.writers import write_plan
@@ -112,6 +113,39 @@ def test_that_nothing_fits_is_proven_where_no_copy_helps():
     assert "proven by packing" in found.plan.note
 
 
+def with_second_outputs(profile):
+    """Return a profile in which each reader after an op's first reads a tensor of its own."""
+    source, number = profile.edge_source, np.zeros(profile.n_edges, dtype=np.int64)
+    for op in range(profile.n_ops):
+        number[source == op] = np.arange((source == op).sum())
+    sizes = profile.tensor_bytes[profile.edge_tensor] // (1 + number)
+    return make_profile(
+        "hand",
+        op_names=profile.op_names,
+        op_types=profile.op_types,
+        op_passes=profile.op_passes,
+        time_us=profile.time_us,
+        temporary_bytes=profile.temporary_bytes,
+        edge_source=source,
+        edge_output=number,
+        edge_op=profile.edge_op,
+        edge_bytes=sizes,
+    )
+
+
+def with_two_outputs(capacity_bytes):
+    """Return a step on one device with an op that makes a tensor for each of two backward ops."""
+    edges = [("x", "h", 10), ("h", "b1", 200), ("h", "b2", 200), ("b1", "b2", 1)]
+    step = with_second_outputs(step_of(dict.fromkeys(("x", "h", "b1", "b2"), 10.0), edges, 2))
+    return Problem(step, cluster_of(1, capacity_bytes=capacity_bytes))
+
+
+def test_an_op_with_two_outputs_has_room_for_the_larger_at_least():
+    """Each backward op may read its own copy of the op; none makes less than what is read of it."""
+    free = [with_two_outputs(size).with_any_copies for size in (209, 210)]
+    assert [pack(each, Stop(5)).is_impossible for each in free] == [True, False]
+
+
 def tiny_step(drawn):
     """Return a problem of four ops, whose size and cluster are drawn."""
     names = [f"o{i}" for i in range(4)]
@@ -121,6 +155,8 @@ def tiny_step(drawn):
     edges = [(a, b, made[a]) for a, b in pairs] or [("o0", "o1", made["o0"])]
     temporary = {name: drawn.choice([0, 0, 50]) for name in names}
     step = step_of(times, edges, 2, temporary=temporary)
+    if drawn.random() < 0.5:
+        step = with_second_outputs(step)
     capacity = int(sum(made.values()) * drawn.uniform(0.2, 0.9))
     b1 = drawn.choice([0.02, 0.5])
     n_gpus = drawn.choice([1, 2])

@@ -117,6 +117,23 @@ def test_what_writes_a_variable_waits_for_the_copies_that_read_it():
     assert ("h/recomputed", "update/w") in pairs
 
 
+def test_an_update_that_comes_before_a_copy_of_what_reads_the_variable_moves_behind_it():
+    edges = [("w", "h", 8), ("x", "h", 8), ("h", "g", 8), ("w", "update", 8), ("x", "update", 8)]
+    times = dict.fromkeys(("w", "x", "h", "update", "last", "g"), 1.0)
+    profile = profile_of(times, [*edges, ("h", "last", 8), ("last", "g", 8)], persistent={"w": 8})
+    profile = replace(
+        profile,
+        op_types=("VariableV2", "Const", "Mul", "ApplyGradientDescent", "Relu", "MulGrad"),
+        op_passes=("", "", "", "backward", "", "backward"),
+    )
+    problem = Problem(profile, cluster_of(1))
+    base = simulate(problem, Plan(np.zeros(6, int), np.arange(6), "hand", policy="strict"))
+    found = simulate_again(Kept(problem), base, [profile.index["h"]])
+    assert found is not None
+    start_us = dict(zip(found.problem.profile.op_names, found.op_start_us, strict=True))
+    assert start_us["update"] > start_us["h/recomputed"]
+
+
 def linear_orders(problem):
     """Return every order of the ops that the graph allows, as positions."""
     profile = problem.profile

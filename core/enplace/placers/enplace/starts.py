@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -15,7 +16,8 @@ from enplace.machine import simulate
 from enplace.placers.enplace.kernels import BLOCKS, BOUND, FILLINGS, SIMULATE, load_kernels
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placers.expert import stacks
-from enplace.placing.candidates import best_of, given_start
+from enplace.placing.candidates import all_on_one, best_of, given_start
+from enplace.placing.depth_first import depth_first_position
 from enplace.placing.filling import fillings
 from enplace.placing.fitting import in_other_orders
 from enplace.placing.incumbents import Best, BestSchedule
@@ -65,9 +67,12 @@ quickest must end on a large graph, where balances gain more."""
 FILLING_SHARE = 0.1
 """Share of the time left for plans that fill memory op by op."""
 
+DEPTH_FIRST_SHARE = 0.1
+"""Share of the time left for plans that end what they have begun."""
+
 AFRESH_SHARE, CROWDED = 0.2, 0.5
 """Share of the time limit that placing merged ops may take, and the share of a device's memory that
-the best plan must exceed to make that worth the time."""
+the best plan must exceed to make both worth the time."""
 
 REPAIRED, REPAIRS_SHARE = 10_000, 0.15
 """Most ops of a problem whose plans that exceed memory are repaired, and the share of the time left
@@ -130,7 +135,10 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
         if not is_afresh and methods.keys().isdisjoint(QUICKEST):
             is_afresh = True
             _fill_memory(problem, best, plans, options)
-            _place_afresh(best, plans, options)
+            if _is_crowded(best.found):
+                for schedule in depth_first_plans(problem, options.stop.within(DEPTH_FIRST_SHARE)):
+                    best.offer(schedule, LISTS)
+                _place_afresh(best, plans, options)
         # The bound of a large graph takes seconds, so a first good plan comes before it.
         if len(plans) > 1:
             load_kernels(BOUND, options)
@@ -160,15 +168,29 @@ def _fill_memory(
 
 def _place_afresh(best: BestSchedule, plans: list[Plan], options: PlaceOptions) -> None:
     """Place merged ops; where memory is tight, list schedules of single ops need more of it."""
-    schedule = best.found
-    if (schedule.peak_bytes <= CROWDED * schedule.problem.cluster.capacity_bytes).all():
-        return
     limit_s = options.stop.limit_s
     if limit_s is not None:
         until_s = min(options.seconds + AFRESH_SHARE * limit_s, limit_s)
         options = replace(options, stop=options.stop.until(until_s))
-    if best.offer(place_afresh(schedule, options), LISTS):
+    if best.offer(place_afresh(best.found, options), LISTS):
         plans.append(best.found.plan)
+
+
+def _is_crowded(schedule: Schedule) -> bool:
+    capacity = schedule.problem.cluster.capacity_bytes
+    return bool((schedule.peak_bytes > CROWDED * capacity).any())
+
+
+def depth_first_plans(problem: Problem, over: Callable[[], bool]) -> Iterator[Schedule]:
+    """Yield plans that end what they have begun: all on one GPU, and layers in blocks, in time.
+
+    They send little and hold little at once, so what fits on fewer of the GPUs is found.
+    """
+    position = depth_first_position(problem)
+    for device in chain(all_on_one(problem), stacks(problem)):
+        yield simulate(problem, Plan(device, position, "enplace", policy="strict", links="fifo"))
+        if over():
+            return
 
 
 def _quickest_s(problem: Problem) -> float:

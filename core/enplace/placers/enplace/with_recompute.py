@@ -28,13 +28,13 @@ import numpy as np
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers.enplace.search import NOTHING_FITS, improve
-from enplace.placers.enplace.starts import Start, find_start
+from enplace.placers.enplace.starts import Start, depth_first_plans, find_start
 from enplace.placers.enplace.with_splits import of_model, split_graph
 from enplace.placing.again import AGAIN, AHEAD, Kept, simulate_again
 from enplace.placing.fitting import in_other_orders, limit_packing
 from enplace.placing.incumbents import BestSchedule, best_among, is_better
 from enplace.placing.options import OFFLOAD, ROUNDS, PlaceOptions
-from enplace.placing.packing import PROVES_ALL, pack
+from enplace.placing.packing import PROVES_ALL, is_plainly_impossible, pack
 from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, SPLITS, placer
 from enplace.placing.small import MOST_OPS, find_shortest, is_small
 from enplace.values.cluster_variants import boundless
@@ -49,6 +49,10 @@ ON_HOST = "All devices are CPUs: what they make is in the host's memory already.
 
 CHOOSING_SHARE, START_SHARE = 0.6, 0.3
 """Shares of the time left for choosing ops, and of all time for the plans to begin from."""
+
+BLOCKS_SHARE = 0.3
+"""Share of the time for those plans that orders that end what they have begun may take in addition,
+on one GPU and for layers in blocks."""
 
 CHOOSING_S = 30.0
 """The time limit by which ops are chosen if there is none, in seconds."""
@@ -142,6 +146,8 @@ def _search(method: str, kept: Kept, options: PlaceOptions) -> Plan:
         start = find_start(problem, replace(named, stop=options.stop.until(start_s)))
     except EnplaceError:  # a share of the time is too little for a large graph
         start = find_start(problem, named)
+    if not start.best.fits and is_plainly_impossible(problem.with_any_copies):
+        return replace(start.best.plan, method=method)
     best, sets = BestSchedule(options, start.best), _sets(kept, start.best, options, start_s)
     is_over = False
     while not is_over:
@@ -226,7 +232,18 @@ def _sets_sent(kept: Kept, base: Schedule) -> Iterator[_Set]:
 def _bases(
     problem: Problem, start: Schedule, options: PlaceOptions, start_s: float
 ) -> Iterator[Schedule]:
-    """Yield plans to begin from: the best for this memory and for any, and frugal orders."""
+    """Yield plans to begin from: the best for this memory and for any, and frugal orders.
+
+    On several GPUs, those on one come first, and the layers in blocks that lack the least.
+    """
+    gpus = problem.cluster.gpus
+    if len(gpus) > 1:
+        until_s = options.seconds + BLOCKS_SHARE * start_s
+        plans = list(depth_first_plans(problem, options.stop.until(until_s)))
+        on_one = [each for each in plans if len(np.intersect1d(each.plan.device, gpus)) == 1]
+        yield from on_one
+        if len(plans) > len(on_one):
+            yield best_among(each for each in plans if each not in on_one)
     yield best_among(in_other_orders(start))
     roomy = replace(problem, cluster=boundless(problem.cluster))
     with suppress(EnplaceError):  # too little time
