@@ -19,8 +19,7 @@ CHANGED = (
 
 CHANGED_BY_MORE = (
     "After the first step, the loss or the weights differ from those without the plan by more than "
-    "rounding. Splits and hosts change no more than rounding; a model that draws random numbers "
-    "(in Python, or without a seed) differs from run to run."
+    "rounding, and splits, hosts and micro-batches change no more than that."
 )
 
 

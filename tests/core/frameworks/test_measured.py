@@ -248,7 +248,9 @@ def test_with_splits_a_run_is_as_planned_if_its_first_step_is():
     assert "changes no arithmetic" not in text
     wrong = replace(split, first_step_difference=0.01)
     assert not wrong.as_planned
-    assert "by more than rounding" in describe_run(wrong, "gpu:2")
+    text = describe_run(wrong, "gpu:2")
+    assert "by more than rounding" in text
+    assert "random" not in text
 
 
 def test_separate_hosts_may_differ_by_rounding_only():

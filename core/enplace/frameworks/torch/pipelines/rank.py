@@ -39,6 +39,7 @@ from enplace.frameworks.torch.pipelines.joining import (
     tell_others,
 )
 from enplace.frameworks.torch.pipelines.model_state import KnownState
+from enplace.frameworks.torch.pipelines.own_states import OwnStates
 from enplace.frameworks.torch.pipelines.pipeline_files import OF_SEVERAL, SCHEDULES, WEIGHTS_WAIT
 from enplace.frameworks.torch.pipelines.stages import (
     PART,
@@ -508,13 +509,13 @@ class Pipeline:
                 f"use an optimiser without one"
             )
         self.weights.watch.turn(on=False)
-        optimizer.state.default_factory = dict
+        if isinstance(optimizer.state, OwnStates):
+            optimizer.state.turn(shown=True)
 
     def _end_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self.cut is not None:
             self.weights.watch.turn(on=True)
             self.weights.updated(optimizer)
-            optimizer.state.default_factory = _refuse_state
 
     def count_modules(self) -> tuple[int, int]:
         """Count the modules of this stage with a planned device, and those with this one."""
@@ -530,13 +531,6 @@ def _generator_of(card: torch.device) -> torch.Generator:
     """Return a card's generator; seeding those of all cards would take milliseconds."""
     found: torch.Generator = torch.cuda.default_generators[card.index]
     return found
-
-
-def _refuse_state() -> None:
-    raise PipelineRefusedError(
-        "the script reads what its optimiser keeps of a parameter of another stage, and each "
-        "process has that of its own; take all by optimizer.state_dict()"
-    )
 
 
 def _refuse_replicas(wrapper: str) -> PipelineRefusedError:

@@ -118,6 +118,8 @@ class Watch:
         self, usual: Callable[..., Any], func: Any, types: Any, args: Any, kwargs: Any
     ) -> Any:
         """Call a function of PyTorch with watched tensors."""
+        if "self" in kwargs:
+            args, kwargs = (kwargs["self"], *args), {k: v for k, v in kwargs.items() if k != "self"}
         of_others = has_any((args, kwargs), Elsewhere)
         if _is_about(func) or not (self.is_on or of_others):
             return usual(func, types, args, kwargs)
@@ -165,9 +167,10 @@ class Watch:
         if any(isinstance(each, _Watched) for each in others):
             self._read()
         if out is None and args and isinstance(args[0], list | tuple):
-            away = _are_elsewhere(args)
+            away = _are_elsewhere(given)
             self._leave(each for each, is_away in zip(args[0], away, strict=True) if is_away)
-            args = _own_of_lists(args, away)
+            own = _own_of_lists(given, away)
+            args, kwargs = own[: len(args)], dict(zip(kwargs, own[len(args) :], strict=True))
             made = usual(func, types, args, kwargs) if args[0] else None
         elif has_any(given, Elsewhere):
             self._leave(changed)
@@ -202,7 +205,7 @@ class Watch:
         if is_in_loss or not all(isinstance(each, torch.Tensor) for each in tree_leaves([made])):
             raise _reads_others()
         if _name(func).startswith("_foreach_") and args:
-            pairs = zip(made, _are_elsewhere(args), strict=True)
+            pairs = zip(made, _are_elsewhere((*args, *kwargs.values())), strict=True)
             return type(made)(
                 each.as_subclass(self._elsewhere) if is_away else each for each, is_away in pairs
             )

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from enplace.frameworks.torch.pipelines.calls import PipelineRefusedError
 from enplace.frameworks.torch.pipelines.joining import Member, connected
 from enplace.frameworks.torch.pipelines.meeting import READS, SAVES, meet
+from enplace.frameworks.torch.pipelines.own_states import OwnStates
 from enplace.frameworks.torch.pipelines.stages import Cut, StageModule, kept_by, parameters_of
 from enplace.frameworks.torch.pipelines.watched import Elsewhere, Watch
 
@@ -204,9 +205,15 @@ class Weights:
 
     def updated(self, optimizer: torch.optim.Optimizer) -> None:
         """Note that each process has updated its own, if an optimiser has any of these."""
-        given = (p for group in optimizer.param_groups for p in group["params"])
-        if any(id(p) in self._owner for p in given):
-            self._outdated.update(map(id, self._all))
+        given = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if given.isdisjoint(self._owner):
+            return
+        self._outdated.update(map(id, self._all))
+        if not isinstance(optimizer.state, OwnStates):  # as at first, and where it was loaded
+            elsewhere = self._owner.keys() - self.own.keys()
+            own = ((p, each) for p, each in optimizer.state.items() if id(p) not in elsewhere)
+            optimizer.state = OwnStates(None, own)
+        optimizer.state.turn(shown=False)
 
     def _wrote(self, parameters: Iterable[torch.Tensor]) -> None:
         """Note that the script has written some, perhaps only where it has their gradients."""

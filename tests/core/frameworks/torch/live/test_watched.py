@@ -217,6 +217,8 @@ def test_gradients_may_be_changed_one_by_one():
         for p, half in zip(model.parameters(), halves, strict=True):
             p.grad = half * 2
         torch._foreach_sub_([model[1].weight], [model[1].weight.grad])
+        parameters, gradients = [*model.parameters()], [p.grad for p in model.parameters()]
+        torch._foreach_add_(other=gradients, self=parameters, alpha=-1)
     assert model[0].weight.grad.eq(1).all()
     assert clip_grad_norm_(model.parameters(), 100.0).item() == pytest.approx(12**0.5)
     assert model[1].weight.eq(7).all()  # as other processes set it
