@@ -32,7 +32,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.open.answers import Answers, is_installed
-from enplace.frameworks.torch.open.files import load_from, map_nothing, save_to
+from enplace.frameworks.torch.open.files import load_from, map_nothing, save_shapes, save_to
 from enplace.frameworks.torch.open.gpu_kernels import OnTheHost, fork_on_host, run_again_in
 from enplace.frameworks.torch.open.scripts import OF_STEPS, Watch, run_watched
 from enplace.frameworks.torch.open.values import KnownValues
@@ -120,14 +120,12 @@ def fake_tensors(source: Source | None = None) -> Iterator[Answers]:
         # As on a GPU, optimisers take lists of tensors unless the script says otherwise.
         lists = ("_get_foreach_kernels_supported_devices", lambda: ["cuda", "cpu"])
         stack.enter_context(patch.object(optimizer, *lists))
-        saved: dict[str, Any] = {}
+        saved: dict[Any, Any] = {}
         stack.enter_context(patch.object(torch, "save", save_to(saved)))
         stack.enter_context(patch.object(torch, "load", load_from(saved, torch.load)))
         if find_spec("safetensors"):
             files = import_module("safetensors.torch")
-            stack.enter_context(patch.object(files, "save_file", save_to(saved)))
-            load = load_from(saved, files.load_file)
-            stack.enter_context(patch.object(files, "load_file", load))
+            stack.enter_context(patch.object(files, "save_file", save_shapes(files._TYPES)))
         for name in ("numpy", "__array__", "tolist"):
             read = _read(name, answers)
             for kind in (torch.Tensor, FakeTensor):  # each may have its own

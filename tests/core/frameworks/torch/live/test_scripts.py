@@ -1,5 +1,6 @@
 """Real scripts under the recorder; `make test-torch` has PyTorch and runs them."""
 
+import importlib
 import json
 import os
 import pkgutil
@@ -757,6 +758,33 @@ def test_weights_of_a_file_are_as_new_ones_in_an_estimate(tmp_path, kind):
     one, other = (record_on_fake_tensors(script(tmp_path, e), ignore).step for e in (made, loaded))
     assert kinds(other) == kinds(one)
     assert [*other.alive_bytes()] == [*one.alive_bytes()]
+
+
+def test_an_estimate_loads_the_model_that_the_script_has_saved(tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.disable_progress_bar()
+    files = importlib.import_module("safetensors.torch")
+    # A worker's script imports transformers itself, and so the function that saves in an estimate.
+    late = "transformers.modeling_utils.safe_save_file"
+    monkeypatch.setattr(late, lambda *args, **kwargs: files.save_file(*args, **kwargs))
+    monkeypatch.chdir(tmp_path)
+    saved = """
+model.save_pretrained("own", max_shard_size="20KB")
+torch.save(model.state_dict(), "own.pt")
+import io, os
+assert os.path.isfile("own.pt")
+model = type(model).from_pretrained("own", dtype=torch.float32).train()
+model.load_state_dict(torch.load("own.pt"))
+torch.save(model.state_dict(), memory := io.BytesIO())
+memory.seek(0)
+model.load_state_dict(torch.load(memory))
+optimizer ="""
+    made, loaded = (
+        record_on_fake_tensors(script(tmp_path, text), ignore).step
+        for text in (LOADED, LOADED.replace("\noptimizer =", saved, 1))
+    )
+    assert kinds(loaded) == kinds(made)
+    assert [*loaded.alive_bytes()] == [*made.alive_bytes()]
 
 
 def test_a_parameter_on_memory_of_python_is_viewed_in_an_estimate(tmp_path):
