@@ -420,7 +420,7 @@ class StageModule(torch.nn.Module):
             if self.kept:
                 self.values.append(torch.stack(kept))
         else:
-            given = self._shaped(received, (*received, *batch.values())[0].device)
+            given = self._shaped(received, self.own[0].device)  # it may get nothing
         if self.kept:
             return given[0].reshape(1)  # results of micro-batches are put together by rows
         return given[0] if len(given) == 1 else given

@@ -115,6 +115,24 @@ def test_stages_of_a_tape_make_the_loss_of_the_whole_model():
     assert torch.allclose(gradient, model.emb.weight.grad, atol=1e-6)
 
 
+class Turned(Tied):
+    def forward(self, x):
+        turned = self.two.weight
+        return self.head(self.emb(x) @ turned)
+
+
+def test_a_first_stage_may_make_only_a_weight():
+    """Then it reads nothing of the batch; PyTorch calls it at first, to see shapes."""
+    model, (x, y) = Turned(), batch()
+    nn.utils.parametrizations.orthogonal(model.two)
+    tape, loss = taped(model, x, y)
+    cut = cut_tape(tape.calls, loss, {"two": 0, "emb": 1}, "ab")
+    first = cut.module(0)
+    assert not first.batch
+    assert first().shape == (8, 8)
+    assert loss_in_stages(cut, tape.batch).item() == pytest.approx(loss_of(model(x), y).item())
+
+
 class ByValue(Tied):
     """What ``act`` does between two layers may depend on values; ``last`` is its line."""
 
