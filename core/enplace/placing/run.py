@@ -14,6 +14,7 @@ from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
 from enplace.machine.check_claims import SAME, check_claims
 from enplace.machine.op_passes import backward_ops
+from enplace.machine.pipelines.v_shape import IN_A_V, is_in_v
 from enplace.names.guessed_passes import backward_hint, may_have_backward
 from enplace.option import Value
 from enplace.placing.fitting import find_fit
@@ -213,8 +214,8 @@ def _shortest(
 def _result(schedule: Schedule, options: PlaceOptions) -> Result:
     plan = schedule.plan
     if plan.objective != STEP_TIME:
-        hint = _hint_at_passes(schedule, options.objective)
-        plan = plan.with_notes(plan.note, hint, separator="; ")
+        hints = _hint_at_passes(schedule, options.objective), _hint_at_v(schedule)
+        plan = plan.with_notes(plan.note, *hints, separator="; ")
         return Result(replace(schedule, plan=plan), plan.bound_us)
     proof = find_proof(rivals_of(schedule), options)
     if schedule.fits and proof.bound_us > schedule.makespan_us * (1 + SAME):
@@ -236,6 +237,15 @@ def _hint_at_passes(schedule: Schedule, objective: str) -> str:
         "planned without a backward pass, so the memory of samples in flight is not counted: "
         f"{backward_hint(profile)}"
     )
+
+
+def _hint_at_v(schedule: Schedule) -> str:
+    """Say that a plan for a pipeline in a V is none, if its method has not said so."""
+    problem, plan = schedule.problem, schedule.plan
+    is_asked = plan.load_rule is not None and plan.load_rule.pipeline == "zbv"
+    if not is_asked or IN_A_V in plan.note or is_in_v(problem, plan):
+        return ""
+    return f"these are not {IN_A_V}, as zbv needs them: max-load-dp looks for such"
 
 
 def _fit(

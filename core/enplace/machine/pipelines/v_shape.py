@@ -18,11 +18,22 @@ import numpy as np
 
 from enplace.machine.op_passes import optimiser_ops
 from enplace.machine.pipelines.interleaving import Work, merge_lists
-from enplace.machine.pipelines.stages import BACKWARD, FORWARD, WEIGHTS, Stage, passes_of, stages_of
+from enplace.machine.pipelines.stages import (
+    BACKWARD,
+    FORWARD,
+    WEIGHTS,
+    Stage,
+    all_read_parameters,
+    forward_stages,
+    passes_of,
+    stages_of,
+)
 from enplace.names.passes import scopes_by_pass, split_pass
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, Problem
 from enplace.values.profile import IntArray
+
+IN_A_V = "two stages on each GPU, in a V"
 
 Part = tuple[int, int]
 """A pass, and which of a device's two stages."""
@@ -55,6 +66,14 @@ def find_halves(problem: Problem, plan: Plan, passes: IntArray | None = None) ->
         return None
     halves = (np.array(stage) >= k).astype(np.int64)
     return halves if _is_v(problem, plan, passes, halves) else None
+
+
+def is_in_v(problem: Problem, plan: Plan) -> bool:
+    """Whether a plan has stages in a V, all of which have parameters."""
+    halves = find_halves(problem, plan)
+    return halves is not None and all_read_parameters(
+        problem.profile, forward_stages(problem, plan, halves)
+    )
 
 
 def _row_of(stages: Sequence[Stage]) -> list[int]:

@@ -21,8 +21,7 @@ from enplace.machine.host_links import sample_us
 from enplace.machine.op_passes import once_per_step, work_per_sample_us
 from enplace.machine.pipelines.loads import pass_loads_us
 from enplace.machine.pipelines.pipeline import simulate_pipeline
-from enplace.machine.pipelines.stages import all_read_parameters, forward_stages
-from enplace.machine.pipelines.v_shape import find_halves
+from enplace.machine.pipelines.v_shape import IN_A_V, is_in_v
 from enplace.placers.max_load.memory.in_flight import find_fullest, samples_matter
 from enplace.placers.max_load.table.dp import Partition, Stopped, build_task, chains
 from enplace.placers.max_load.table.pruning import shared_work_us
@@ -33,10 +32,10 @@ from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
-NO_V = "no cut with two stages on each GPU, in a V, was found that fits: each has one"
+NO_V = f"no cut with {IN_A_V}, was found that fits: each has one"
 NO_V_YET = (
-    "the search for a cut with two stages on each GPU, in a V, ran out of time, so each has one: "
-    "with more time, one may be found"
+    f"the search for a cut with {IN_A_V}, ran out of time, so each has one: with more time, "
+    "one may be found"
 )
 
 ORDERS = 4
@@ -81,7 +80,7 @@ def cut_in_v(problem: Problem, rule: LoadRule, *, seed: int, stopped: Stopped) -
         (us, plan)
         for (us, _), device in sorted(allowed, key=lambda each: each[0])
         for plan in unordered(problem, device, "")
-        if not stopped() and _is_v(problem, plan)
+        if not stopped() and is_in_v(problem, plan)
     )
     best = [*islice(in_v, BEST)]
     near = [plan for us, plan in best if us <= best[0][0] * (1 + NEAR)]
@@ -93,14 +92,6 @@ def cut_in_v(problem: Problem, rule: LoadRule, *, seed: int, stopped: Stopped) -
                 load_us, bound_us = float(parts_us.sum(axis=1).max()), shared_work_us(problem, rule)
                 return Partition(plan.device, load_us, bound_us, recompute=again)
     return None
-
-
-def _is_v(problem: Problem, plan: Plan) -> bool:
-    """Whether a plan has stages in a V, all of which have parameters."""
-    halves = find_halves(problem, plan)
-    return halves is not None and all_read_parameters(
-        problem.profile, forward_stages(problem, plan, halves)
-    )
 
 
 def _makespan_us(problem: Problem, rule: LoadRule, stopped: Stopped, plan: Plan) -> float:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import simulate_pipeline
 from enplace.machine.pipelines.stages import all_read_parameters, forward_stages
+from enplace.machine.pipelines.v_shape import find_halves
 from enplace.placers import PlaceOptions, place
 from enplace.placers.max_load.memory.fitting import find_fitting
 from enplace.placers.max_load.memory.in_a_v import NEAR, NO_V, NO_V_YET
@@ -59,6 +60,15 @@ def cuts_in_v(problem, n_layers, k):
 
 def place_in_v(problem, rule=RULE):
     return place(problem, "max-load-dp", options=PlaceOptions(values=load_values(rule))).plan
+
+
+@pytest.mark.parametrize("method", ["expert", "local-search", "max-load-dp"])
+def test_a_plan_for_a_v_that_is_none_says_so(method):
+    problem = chain([(2, 2, 2, 1)] * 4, 2, 10**6)
+    plan = place(problem, method, options=PlaceOptions("throughput", values=load_values(RULE))).plan
+    is_v = find_halves(problem, plan) is not None
+    assert is_v == (method == "max-load-dp")
+    assert is_v != ("not two stages on each GPU, in a V" in plan.note)
 
 
 LAYER = st.tuples(*[st.integers(1, 9)] * 3, st.integers(0, 9))
