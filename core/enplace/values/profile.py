@@ -243,10 +243,11 @@ class Profile(Frozen):
             raise CycleError(f"the graph has a cycle: {cycle}; remove one of these edges", cycle)
 
     def __str__(self) -> str:
+        held = self.persistent_bytes[~self.of_kind(OpKind.INPUT)]  # not a data set that stays
         parts = [
             count(self.n_ops, "op"),
             count(self.n_edges, "edge"),
-            f"{size(float(self.persistent_bytes.sum()))} of variables",
+            f"{size(float(held.sum()))} of variables",
         ]
         step_us = self.measured.step_time_us
         if step_us is not None:

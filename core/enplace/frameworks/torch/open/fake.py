@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from itertools import groupby
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils, checkpoint
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, dataloader
 from torch.utils.weak import WeakIdKeyDictionary
 
 from enplace.frameworks.source import Source
@@ -36,7 +37,7 @@ from enplace.frameworks.torch.open.files import load_from, map_nothing, save_sha
 from enplace.frameworks.torch.open.gpu_kernels import OnTheHost, fork_on_host, run_again_in
 from enplace.frameworks.torch.open.scripts import OF_STEPS, Watch, run_watched
 from enplace.frameworks.torch.open.values import KnownValues
-from enplace.frameworks.torch.record.recorder import check_hooks
+from enplace.frameworks.torch.record.recorder import ELSEWHERE, check_hooks
 from enplace.frameworks.torch.record.recording import LoadError, Recorded, Wanted
 from enplace.frameworks.torch.record.timing import Clock
 from enplace.processes.worker import Report
@@ -74,6 +75,7 @@ OF_FAKES = (
     "torch.nn.RNNBase.flatten_parameters",
     "torch.nn.parallel.DistributedDataParallel.no_sync",
     "torch.amp.GradScaler._maybe_opt_step",
+    "torch.utils.data.dataloader._SingleProcessDataLoaderIter",
     "torch.optim.optimizer._get_foreach_kernels_supported_devices",
     "torch.optim.optimizer._foreach_supported_types",
     "torch.utils._foreach_utils._foreach_supported_types",
@@ -99,7 +101,12 @@ def fake_tensors(source: Source | None = None) -> Iterator[Answers]:
             stack.enter_context(patch.object(kind, "__new__", _without_size(kind.__new__)))
             stack.enter_context(patch.object(kind, "materialize", _materialize))
         stack.enter_context(patch.object(torch.nn.Module, "_apply", _apply))
-        stack.enter_context(patch.object(DataLoader, "__init__", _load_here(DataLoader.__init__)))
+        apart: WeakSet[DataLoader[Any]] = WeakSet()
+        load = _load_here(DataLoader.__init__, apart)
+        stack.enter_context(patch.object(DataLoader, "__init__", load))
+        batches = dataloader._SingleProcessDataLoaderIter
+        fetch = _fetch_unseen(batches.__init__, apart)
+        stack.enter_context(patch.object(batches, "__init__", fetch))
         step = patch.object(torch.amp.GradScaler, "_maybe_opt_step", _step_anyway)
         stack.enter_context(step)  # it asks whether a gradient is infinite
         ddp = torch.nn.parallel.DistributedDataParallel
@@ -351,18 +358,45 @@ def _with_lengths(usual: Any) -> Any:
     return loss
 
 
-def _load_here(init: Any) -> Any:
-    """Let data loaders work in this process: others cannot send a tensor without content."""
+def _load_here(init: Any, apart: WeakSet[DataLoader[Any]]) -> Any:
+    """Let data loaders work in this process: others cannot send a tensor without content.
+
+    Note those that would have others do so.
+    """
 
     def init_here(self: Any, *args: Any, **kwargs: Any) -> None:
         names = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
         kwargs = dict(zip(names, args, strict=False)) | kwargs
+        n_others = kwargs.pop("num_workers", 0)
         dropped = ("prefetch_factor", "persistent_workers", "pin_memory", "timeout")
-        for name in ("num_workers", "multiprocessing_context", *dropped):
+        for name in ("multiprocessing_context", *dropped):
             kwargs.pop(name, None)
         init(self, **kwargs)
+        if n_others:
+            apart.add(self)
 
     return init_here
+
+
+def _fetch_unseen(init: Any, apart: WeakSet[DataLoader[Any]]) -> Any:
+    """Let no step have the ops by which another process would have loaded its batch."""
+
+    def init_unseen(self: Any, loader: DataLoader[Any]) -> None:
+        init(self, loader)
+        fetcher = self._dataset_fetcher
+        usual = fetcher.fetch
+
+        def fetch(indices: Any) -> Any:
+            token = ELSEWHERE.set(True)
+            try:
+                return usual(indices)
+            finally:
+                ELSEWHERE.reset(token)
+
+        if loader in apart:
+            fetcher.fetch = fetch
+
+    return init_unseen
 
 
 class _OfNumbers(TorchFunctionMode):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from traceback import walk_stack
 from typing import Any, NamedTuple, Protocol
@@ -38,6 +39,9 @@ from enplace.values.op_kinds import OpPass
 
 ASIDE = ("prim", "profiler")
 """Namespaces of what computes nothing."""
+
+ELSEWHERE = ContextVar("elsewhere", default=False)
+"""Whether what runs here would run in another process, so that it is no part of the step."""
 
 _ON_LISTS = ("_foreach_", "_fused_", "_amp_foreach_")
 """Begin the names of ops that do one thing to each tensor of some lists."""
@@ -260,7 +264,7 @@ class Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func.namespace in ASIDE:
+        if func.namespace in ASIDE or ELSEWHERE.get():
             return func(*args, **kwargs)
         if (parts := run_parts(self, func, args, kwargs)) is not NotImplemented:
             return parts

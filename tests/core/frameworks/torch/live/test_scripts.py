@@ -37,7 +37,7 @@ from enplace.frameworks.torch.pipelines.first_rows import first_rows  # noqa: E4
 from enplace.frameworks.torch.record.recorder import HOOKS, check_hooks  # noqa: E402
 from enplace.frameworks.torch.record.recording import Recording  # noqa: E402
 from enplace.frameworks.torch.record.timing import Clock  # noqa: E402
-from enplace.frameworks.torch.step import GRADIENT, PARAMETER, Timing  # noqa: E402
+from enplace.frameworks.torch.step import GRADIENT, INPUT, PARAMETER, Timing  # noqa: E402
 from enplace.frameworks.torch.worker import check_imports  # noqa: E402
 from enplace.machine import simulate  # noqa: E402
 from enplace.processes.worker import ignore  # noqa: E402
@@ -135,6 +135,20 @@ def peak_bytes(step):
     timing = Timing(call_us={op.call: 1.0 for op in step.ops})
     profile = graph_of(step, MeasuredCosts(timing)).profile("model", Measurement())
     return replayed_peak_bytes(profile)
+
+
+def test_what_other_processes_load_is_no_part_of_an_estimated_step(tmp_path):
+    source = script(tmp_path, LOADER)
+    real, fake = record(source), record_on_fake_tensors(source, ignore).step
+    assert [e.kind for e in fake.ops if e.place == INPUT] == [
+        e.kind for e in real.ops if e.place == INPUT
+    ]
+    here = script(tmp_path, LOADER.replace("num_workers=2", "num_workers=0"))
+    step = record_on_fake_tensors(here, ignore).step
+    assert "stack" in [op.kind for op in step.ops]
+    profile = estimated_profile("here", step, GPUS["h100"], Measurement())
+    assert profile.persistent_bytes.sum() > 64 * 16 * 4
+    assert f" {(16 * 4 + 4) * 4} B of variables" in str(profile)  # the data set is none
 
 
 def test_the_recorded_script_trains_as_it_does_alone(tmp_path):
