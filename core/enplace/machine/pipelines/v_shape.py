@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from enplace.machine.op_passes import optimiser_ops
+from enplace.machine.op_passes import backward_ops, optimiser_ops
 from enplace.machine.pipelines.interleaving import Work, merge_lists
 from enplace.machine.pipelines.stages import (
     BACKWARD,
@@ -69,11 +69,14 @@ def find_halves(problem: Problem, plan: Plan, passes: IntArray | None = None) ->
 
 
 def is_in_v(problem: Problem, plan: Plan) -> bool:
-    """Whether a plan has stages in a V, all of which have parameters."""
+    """Whether a plan has stages in a V, all with parameters, and trained ones if any is."""
     halves = find_halves(problem, plan)
-    return halves is not None and all_read_parameters(
-        problem.profile, forward_stages(problem, plan, halves)
-    )
+    if halves is None:
+        return False
+    ahead, part = forward_stages(problem, plan, halves), 2 * plan.device + halves
+    trained = part[backward_ops(problem) & ~optimiser_ops(problem)]
+    is_trained = not len(trained) or all(part[stage.ops[0]] in trained for stage in ahead)
+    return is_trained and all_read_parameters(problem.profile, ahead)
 
 
 def _row_of(stages: Sequence[Stage]) -> list[int]:

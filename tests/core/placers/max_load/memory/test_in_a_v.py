@@ -26,20 +26,22 @@ from properties import examples
 RULE = LoadRule(pipeline="zbv")
 
 
-def chain(layers, n_gpus, capacity_bytes, hosts=0):
+def chain(layers, n_gpus, capacity_bytes, hosts=0, frozen=0):
     """Return layers with times of both passes and of weights, and bytes that they send and keep.
 
-    A host, if there is one, makes what the first and the last layer read.
+    A host, if there is one, makes what the first and the last layer read. Some layers are frozen.
     """
     n = range(len(layers))
-    names = [f"f{i}" for i in n] + [f"gradients/b{i}" for i in reversed(n)]
+    names = [f"f{i}" for i in n] + [f"gradients/b{i}" for i in reversed(n[frozen:])]
     times, sent = {}, {}
     for i, (ahead, back, weights, n_bytes) in enumerate(layers):
-        times |= {f"f{i}": ahead, f"gradients/b{i}": back, f"gradients/w{i}": weights}
+        times |= {f"f{i}": ahead}
+        if i >= frozen:
+            times |= {f"gradients/b{i}": back, f"gradients/w{i}": weights}
         sent |= {f"f{i}": n_bytes, f"gradients/b{i}": n_bytes}
     edges = [(a, b, sent[a]) for a, b in pairwise(names)]
-    edges += [(f"gradients/b{i}", f"gradients/w{i}", sent[f"f{i}"]) for i in n]
-    edges += [(f"f{i}", f"gradients/w{i + 1}", sent[f"f{i}"]) for i in n[:-1]]
+    edges += [(f"gradients/b{i}", f"gradients/w{i}", sent[f"f{i}"]) for i in n[frozen:]]
+    edges += [(f"f{i - 1}", f"gradients/w{i}", sent[f"f{i - 1}"]) for i in n[max(frozen, 1) :]]
     colocation = {name: name[-1] for name in times}
     edges += [("input", f"f{i}", 0) for i in (0, len(layers) - 1)] * hosts
     cpu = dict.fromkeys(["input"] * hosts, 0.0)
@@ -69,6 +71,15 @@ def test_a_plan_for_a_v_that_is_none_says_so(method):
     is_v = find_halves(problem, plan) is not None
     assert is_v == (method == "max-load-dp")
     assert is_v != ("not two stages on each GPU, in a V" in plan.note)
+
+
+def test_each_stage_in_a_v_trains_something():
+    """One of frozen layers alone gives the next no tensor with a gradient, as PyTorch needs it."""
+    problem = chain([(9, 9, 9, 1), (6, 6, 6, 1), *[(2, 2, 2, 1)] * 4], 2, 10**6, frozen=1)
+    plan = place_in_v(problem)
+    assert find_halves(problem, plan) is not None
+    device = dict(zip(problem.profile.op_names, plan.device.tolist(), strict=True))
+    assert device["f0"] == device["f1"]
 
 
 LAYER = st.tuples(*[st.integers(1, 9)] * 3, st.integers(0, 9))
