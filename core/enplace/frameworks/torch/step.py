@@ -166,14 +166,29 @@ class Step:
     def alive_bytes(self, device: str = "") -> list[int]:
         """Return the bytes of storages that exist while each op runs, and after the last one.
 
-        Without a device, those of all devices count.
+        Without a device, those of all devices count. States that the step adds to those it had
+        count from its start, as they do in the next one.
         """
         change = [0] * (len(self.ops) + 2)
-        for each in self.storages:
+        added = self._added_states()
+        for number, each in enumerate(self.storages):
             if each.device == device or not device:
-                change[max(each.first, 0)] += each.n_bytes
+                change[0 if number in added else max(each.first, 0)] += each.n_bytes
                 change[min(each.last, len(self.ops)) + 1] -= each.n_bytes
         return [*accumulate(change[:-1])]
+
+    def _added_states(self) -> set[int]:
+        """Find the states that stay and take the place of none, such as a history that grows."""
+        states = [(n, each) for n, each in enumerate(self.storages) if each.role == STATE]
+        end = len(self.ops)
+        dropped = Counter(each.owner for _, each in states if each.first < 0 and each.last < end)
+        added = set()
+        for number, each in states:
+            if each.first >= 0 and each.last >= end:
+                dropped[each.owner] -= 1
+                if dropped[each.owner] < 0:
+                    added.add(number)
+        return added
 
 
 @dataclass(frozen=True)

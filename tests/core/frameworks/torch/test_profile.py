@@ -270,6 +270,21 @@ def test_gradients_live_until_they_are_zeroed():
     assert sizes[profile.hold_op == profile.n_ops - 1].sum() >= weights / 2
 
 
+def test_states_that_a_step_adds_are_there_in_the_next_one_from_its_start():
+    step = read_step("mlp")
+    end, owner = len(step.ops), "0.weight"
+    lives = ((-1, end - 1), (end - 1, end), (end - 1, end))  # one of two takes an old one's place
+    states = tuple(Storage(4096, "cpu", *life, STATE, owner) for life in lives)
+    last = replace(
+        step.ops[-1], makes=(*step.ops[-1].makes, *(len(step.storages) + n for n in (1, 2)))
+    )
+    grown = replace(step, ops=(*step.ops[:-1], last), storages=(*step.storages, *states))
+    assert grown.counted_peak_bytes("cpu") == step.counted_peak_bytes("cpu") + 2 * 4096
+    assert replayed_peak_bytes(ones(grown)) == pytest.approx(
+        grown.counted_peak_bytes("cpu"), rel=0.01
+    )
+
+
 def with_old_gradients(step, last):
     """Return a step that begins with gradients, which are freed after an op."""
     made = {each.owner: each.n_bytes for each in step.storages if each.role == GRADIENT}
