@@ -96,8 +96,10 @@ def apply(path: str | os.PathLike[str], **wishes: Any) -> Application | Pipeline
 
 
 def _apply_stages(path: str, lone: LonePlan, wanted: Microbatches) -> PipelineApplication:
-    from enplace.frameworks.torch.pipelines.rank import Pipeline  # a build may not have it
+    from enplace.frameworks.torch.pipelines.joining import tell_once  # a build may not have it
+    from enplace.frameworks.torch.pipelines.rank import Pipeline
 
+    tell_once()
     pipeline = Pipeline(lone.problem, lone.plan, wanted, Path(path).read_bytes())
     pipeline.stay()
     return PipelineApplication(path, pipeline)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import TracebackType
 
 import numpy as np
 import torch
@@ -109,15 +110,14 @@ def _find_place(cluster: Cluster, devices: list[int]) -> Member:
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         raise EnplaceError(f"{needs}, and each needs a process; start the script by: {lines}")
     world = int(os.environ["WORLD_SIZE"])
-    if world != len(devices):
-        raise ClusterError(
-            f"{needs}, and there are {world} processes; start the script by: {lines}"
-        )
-    tasks = tasks_of(cluster, devices)
     local, of_host = (
         int(os.environ.get(name, other))
         for name, other in (("LOCAL_RANK", os.environ["RANK"]), ("LOCAL_WORLD_SIZE", world))
     )
+    if world != len(devices):
+        line = f"{needs}, and there are {world} processes; start the script by: {lines}"
+        raise ClusterError("" if local else line)  # one on each host tells it
+    tasks = tasks_of(cluster, devices)
     on_cards = any(cluster.devices[device].kind == "gpu" for device in devices)
     on_cards = on_cards and torch.cuda.is_available()
     is_bound = on_cards or len(tasks) > 1
@@ -239,6 +239,26 @@ def tell_others() -> None:
     if dist.is_initialized():
         with suppress(RuntimeError):
             dist.distributed_c10d._get_default_store().set(_TOLD, "")
+
+
+def tell_once() -> None:
+    """Let one process tell a line that ends several."""
+    usual = sys.excepthook
+
+    def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not isinstance(error, EnplaceError) or _is_first(str(error)):
+            usual(kind, error, trace)
+
+    sys.excepthook = told
+
+
+def _is_first(line: str) -> bool:
+    """Whether no other process has told a line, as far as is known."""
+    if dist.is_initialized():
+        with suppress(RuntimeError):  # the store may have ended
+            own, store = str(dist.get_rank()), dist.distributed_c10d._get_default_store()
+            return bool(store.compare_set(line, "", own) == own.encode())
+    return True
 
 
 @contextmanager
