@@ -19,7 +19,6 @@ from enplace.placing.fitting import SHARES, thrifty_position
 from enplace.placing.incumbents import BestSchedule
 from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import (
-    BALANCE,
     UNKNOWN,
     LevelPlan,
     Step,
@@ -35,9 +34,6 @@ from enplace.placing.moves.steps import (
     scattered,
     state_of,
     windows_step,
-)
-from enplace.placing.moves.steps import (
-    BLOCKS as BLOCK_MOVES,
 )
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.settle import by_placed_rank
@@ -73,6 +69,10 @@ FEW_SWEEPS, HURRIED, LEAST_SWEEPS = 200, (0.8, 600), 10
 the first of these, it is replaced by the second, a longer phase, because moves of blocks gain
 little then. With the last of these, a balance still beats any list schedule; with fewer, there is
 none."""
+
+PROBE_SWEEPS, PROBES = 20, 5
+"""Sweeps of a first, short phase on such a graph, which tells whether longer ones gain anything,
+and how many of these phases there must be time for."""
 
 REPAIR_SHARE, SLACK = 0.3, 0.02
 """Share of the time for repairing the best balance, if it exceeds memory, and the share by which
@@ -203,9 +203,12 @@ class PhasedSearch:
         if is_large and last_s < FULL_SWEEPS * sweep_s:
             last = phases[-1] if last_s >= FEW_SWEEPS * sweep_s else HURRIED
             phases, least = (last,), LEAST_SWEEPS
+        probe_s = PROBE_SWEEPS * sweep_s
+        if is_large and self.search_s is not None and last_s > PROBES * probe_s:
+            phases = ((self._spent + probe_s / self.search_s, PROBE_SWEEPS), *phases)
         for end, sweeps in phases:
             left_s = partial(self._left_s, end)
-            if is_large and left_s() < least * sweep_s:
+            if is_large and left_s() < min(least, sweeps / 2) * sweep_s:
                 continue
             found = self._run_phase(found, [balance_step(sweeps, left_s)] * THREADS, end)
             best_found = min(found, key=by_price)
@@ -237,6 +240,8 @@ class PhasedSearch:
             states[1], links[1] = states[0], links[0]
         if self.is_tight:  # what is shorter may yet be made to fit
             states[1], links[1] = min([*states, *starts], key=by_price), links[0]
+        elif others and not self.is_small:
+            states[1], links[1] = self._best_elsewhere(level, states[0], others), links[0]
         first, scatters = self.options.seed + self.n_phases * SCATTERED, self._scatters()
         seeds = range(first, first + SCATTERED * scatters)
         steps = [
@@ -254,6 +259,12 @@ class PhasedSearch:
             for thread, (serve, state) in enumerate(zip(links, states, strict=True))
         ]
         return self._run_phase(states, steps, end)
+
+    def _best_elsewhere(self, level: Level, state: LevelPlan, plans: tuple[Plan, ...]) -> LevelPlan:
+        """Return the best of some plans that place some ops elsewhere than a state does."""
+        near = (state_of(level, plan) for plan in plans)
+        apart = [each for each in near if (each.device != state.device).any()]
+        return min((measure(each, LINKS[0]) for each in apart), key=by_key, default=state)
 
     def _scatters(self) -> bool:
         """Whether to start from random placements too: nothing fits, and there are few ops."""
@@ -369,12 +380,16 @@ class PhasedSearch:
                 )
 
     def _try_state(self, state: LevelPlan) -> None:
-        """Offer a state of the search as a plan of all ops, under every policy, in time."""
+        """Offer a state of the search as a plan of all ops, in every way for which there is time.
+
+        The way in which its moves were simulated comes first.
+        """
         if not np.isfinite(state.makespan_us):
             return
         over = self.options.stop.with_grace(self.problem.profile.n_ops)
+        policies = sorted(POLICIES, key=lambda each: each != (state.policy, state.links))
         for order in self._orders(state):
-            for policy, links in POLICIES:
+            for policy, links in policies:
                 plan = state.level.plan(order, state.device, policy, links)
                 self.incumbent.offer(simulate(self.problem, plan), state.engine)
                 if over():
@@ -382,13 +397,13 @@ class PhasedSearch:
 
     def _orders(self, state: LevelPlan) -> Iterator[IntArray]:
         """Yield the orders of a state that may make the best plan."""
-        yield state.order
-        if state.engine in (BALANCE, BLOCK_MOVES) and state.ranked:
+        if state.policy == "priority" and state.ranked:
             problem, device = state.level.problem, state.device
             yield inverse(by_placed_rank(problem, device))
             if self.is_tight and not self.incumbent.found.fits:
                 for share in SHARES:
                     yield inverse(thrifty_position(problem, device, share))
+        yield state.order
 
     @property
     def _spent(self) -> float:

@@ -89,8 +89,9 @@ class LevelPlan:
 
     ``ranked`` decides how blocks move next: with ops in the order of their ranks, or in this order.
     If it is ``thrifty``, ops that have room go before those with higher ranks. One that has not
-    been simulated is worse than any that has. ``weights`` are those of the balance that it is from,
-    in the order of :data:`WEIGHTS`.
+    been simulated is worse than any that has, and ``policy`` and ``links`` say how devices and
+    channels served ops then. ``weights`` are those of the balance that it is from, in the order of
+    :data:`WEIGHTS`.
     """
 
     level: Level
@@ -101,6 +102,8 @@ class LevelPlan:
     engine: str = LISTS
     ranked: bool = True
     thrifty: bool = False
+    policy: str = "strict"
+    links: str = "fifo"
     weights: FloatArray | None = None
 
     @property
@@ -188,14 +191,15 @@ def blocks_step(
     def step(state: LevelPlan, seed: int, share: float, stop: BoolArray) -> LevelPlan:
         kept, device = state.level.kept_order, state.device.copy()
         order = (state.order if kept is None else kept).copy()
+        policy, serve = ("priority", links) if kept is None else ("strict", "fifo")
         makespan, excess = move_blocks(
             state.level.machine,
             state.level.blocks,
             order,
             device,
             Accepting(
-                policy=POLICIES.index("priority" if kept is None else "strict"),
-                links=LINK_POLICIES.index(links if kept is None else "fifo"),
+                policy=POLICIES.index(policy),
+                links=LINK_POLICIES.index(serve),
                 ranked=state.ranked and kept is None,
                 thrifty=state.thrifty and kept is None,
                 rounds=rounds,
@@ -214,6 +218,8 @@ def blocks_step(
             makespan_us=makespan,
             excess_bytes=excess,
             engine=BLOCKS,
+            policy=policy,
+            links=serve,
             weights=None,
         )
 

@@ -422,7 +422,8 @@ LARGE_SAMPLES = ("gpt-2", "llama-7b", "nasnet-4-212", "nmt-2-1024", "transformer
 )
 def test_enplace_beats_the_expert_on_measured_profiles(sample):
     problem = Problem(read_profile(sample.path), presets()["pesto"])
-    ours = simulate(problem, place(problem, "enplace", options=PlaceOptions(values=ONE_ROUND)).plan)
+    options = PlaceOptions(values={"rounds": 2})
+    ours = simulate(problem, place(problem, "enplace", options=options).plan)
     hand = simulate(problem, place(problem, "expert").plan)
     assert ours.fits
     assert ours.makespan_us <= 0.95 * hand.makespan_us
