@@ -13,7 +13,7 @@ x, y = np.ones((96, 4), "float32"), np.ones((96, 2), "float32")
 KERAS = """
 tf.config.threading.set_intra_op_parallelism_threads(1)
 model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
-largest = keras.metrics.MeanMetricWrapper(lambda a, b: 9.0 + 0 * a, name="above")
+largest = keras.metrics.MeanMetricWrapper(lambda a, b: 99.0 + 0 * a, name="above")
 model.compile("sgd", "mse", metrics=[largest], steps_per_execution=4)
 for _ in range(9):
     loss, largest = model.train_on_batch(x[:8], y[:8])  # a fit of one batch
