@@ -101,7 +101,7 @@ def _what_and_where(move: NextMove) -> tuple[str, str]:
 
 
 class MoveList(QWidget):
-    """The best moves so far; while the pointer is on it, none changes its place.
+    """The best moves so far; the one under the pointer keeps its place as others come in.
 
     Parameters
     ----------
@@ -163,20 +163,27 @@ class MoveList(QWidget):
         self._point(None, False)
 
     def _show_found(self) -> None:
-        """Show what has been found, but move nothing under the pointer."""
-        if self.underMouse() and any(card.isEnabled() for card in self.cards):
-            self._is_held = True
-            self.changed.emit()
-        else:
-            self._fill()
+        """Show what has been found; the card under the pointer stays as it is, and where it is."""
+        row = next((n for n, card in enumerate(self.cards) if card.underMouse()), None)
+        self._fill(row if row is not None and self.cards[row].isEnabled() else None)
 
-    def _fill(self) -> None:
-        self._is_held = False
-        clear(self._column)
-        among = [_what_and_where(move)[0] for move in self.search.moves]
-        self.cards = [self._card(move, among) for move in self.search.moves]
-        for card in self.cards:
-            self._column.addWidget(card)
+    def _fill(self, kept: int | None = None) -> None:
+        """Show the moves in order, around the card of a row to keep."""
+        self._is_held = kept is not None
+        found = self.search.moves
+        among = [_what_and_where(move)[0] for move in found]
+        if kept is None:
+            clear(self._column)
+            self.cards = [self._card(move, among) for move in found]
+        else:
+            card = self.cards[kept]
+            self._column.removeWidget(card)
+            clear(self._column)
+            others = [move for move in found if not move.plan.acts_like(card.move_made.plan)]
+            self.cards = [self._card(move, among) for move in others]
+            self.cards.insert(kept, card)
+        for each in self.cards:
+            self._column.addWidget(each)
         if not self.cards and self.asked is not None:
             self._column.addWidget(paragraph(self._nothing if self.search.is_over else "Looking …"))
         self.changed.emit()

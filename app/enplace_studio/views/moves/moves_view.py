@@ -101,7 +101,8 @@ class MovesView(ScrollPanel):
 
     def _show_legend(self) -> None:
         search = self.list.search
-        found = f"{len(search.moves)} found" if search.moves else ""
+        n_shown = len(self.list.cards) if search.moves else 0
+        found = f"{n_shown} found" if n_shown else ""
         looking = "looking on" if found else "looking"
         if search.is_over:
             looking = ""

@@ -2,6 +2,7 @@ import threading
 
 import numpy as np
 import pytest
+from PySide6.QtCore import QCoreApplication, QEvent, Qt
 
 from documents import chain_document, document_of, split_layer, wide_document
 from enplace.machine import simulate
@@ -130,6 +131,24 @@ def test_the_pointer_shows_which_ops_and_where_they_would_run(open_moves, qtbot)
     view.list.cards[0].pointed.emit(False)
     assert not document.hovered
     assert not document.marks
+
+
+def test_the_offer_under_the_pointer_stays_in_its_place_as_better_ones_come_in(open_moves):
+    view = open_moves(wide_document(60))
+    found = view.list.search.moves
+    assert len(found) > 4
+    view.list.search.moves = found[2:4]
+    view.list.search.changed.emit()
+    pointed = view.list.cards[1]
+    pointed.setAttribute(Qt.WidgetAttribute.WA_UnderMouse)
+    view.list.search.moves = found
+    view.list.search.changed.emit()
+    expected = [found[0], found[3], *found[1:3], *found[4:]]
+    assert [card.move_made for card in view.list.cards] == expected
+    assert view.list.cards[1] is pointed
+    assert view.legend == f"{len(found)} found"
+    QCoreApplication.sendEvent(view.list, QEvent(QEvent.Type.Leave))
+    assert [card.move_made for card in view.list.cards] == [*found]
 
 
 def test_nothing_is_searched_while_the_pane_is_closed(opener, solver, qtbot):
