@@ -104,7 +104,7 @@ def weights_difference(ours: Way, theirs: Way) -> float:
 
 
 def first_step_difference(ours: Way, theirs: Way) -> float:
-    """Compare the first step: the loss, and the new weights or the loss they give.
+    """Compare the first step: the loss, and the new weights or the loss they give, if it is known.
 
     Weights may differ without harm: an optimiser that divides a gradient by its size, such as
     Adam, makes a full step of a gradient that should be zero but is a sum of rounding errors.
@@ -113,11 +113,11 @@ def first_step_difference(ours: Way, theirs: Way) -> float:
         return float("nan")
     pairs = zip(ours.after_first.values(), theirs.after_first.values(), strict=True)
     weights = max((_in_proportion(a, b) for a, b in pairs), default=0.0)
-    first, second = (
+    first, *second = (
         max(_in_proportion(a, b) for a, b in zip(mine, other, strict=True))
         for mine, other in zip(ours.losses[:2], theirs.losses[:2], strict=True)
     )
-    return max(first, min(weights, second))
+    return max(first, min([weights, *second]))
 
 
 def largest_difference(ours: Values, theirs: Values) -> float:

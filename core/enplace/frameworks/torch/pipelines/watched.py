@@ -214,7 +214,9 @@ class Watch:
 
 def _are_elsewhere(args: Sequence[Any]) -> list[bool]:
     """Of a call that takes many tensors, say which it would make of others' gradients."""
-    return [has_any(group, Elsewhere) for group in zip(*_lists_of(args), strict=True)]
+    lists = _lists_of(args)
+    of_all = [each for each in args if not any(each is one for one in lists)]
+    return [has_any((group, of_all), Elsewhere) for group in zip(*lists, strict=True)]
 
 
 def _lists_of(args: Sequence[Any]) -> list[Any]:

@@ -181,11 +181,21 @@ def scaled(model):
         p.grad.mul_(1 / total)
 
 
+def scaled_as_list(model):
+    gradients = [p.grad for p in model.parameters()]
+    total = torch.stack(torch._foreach_norm(gradients)).norm()
+    torch._foreach_mul_(gradients, 1 / total)
+
+
 @pytest.mark.parametrize(
     "read",
     [
         clipped,
         scaled,
+        scaled_as_list,
+        lambda model: torch._foreach_mul([model[0].weight.grad], model[1].weight.grad.norm())[
+            0
+        ].tolist(),
         set_to_scaled,
         lambda model: [p.grad.norm().item() for p in model.parameters()],
         lambda model: model[1].weight.grad.numpy(),
