@@ -17,7 +17,7 @@ from enplace.frameworks.registry import exporters
 from enplace.readers import PlanFile, complete_plan, read_plan, read_plan_cluster
 from enplace.readers.clusters import cluster_from
 from enplace.readers.constraints import ConstraintsFile, constrain, read_constraints
-from enplace.text import count, one_line
+from enplace.text import as_sentence, count, one_line
 from enplace.values.cluster import Cluster
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import Profile
@@ -64,6 +64,9 @@ class Exchange(Part):
         entry = entry or self._document.current
         if entry is not None:
             schedule, known_us = entry.schedule, self._known_us(entry)
+            if what_if := as_sentence(self._what_if(entry)):
+                told = schedule.plan.with_notes(as_sentence(schedule.plan.note), what_if)
+                schedule = replace(schedule, plan=told)
             self._ask_write(
                 "Export the plan",
                 ".plan.json",
@@ -85,7 +88,7 @@ class Exchange(Part):
         assert project is not None, "the plan is one of an open project"
         exporter, is_here = exporters()[form], entry.cluster is None
         model = project.model if is_here else None
-        what_if = what_if_text(*project.scale) if is_here else ""
+        what_if = self._what_if(entry)
         notes, opened = told_notes(project, entry), tuple(project.grouping.opened)
 
         def make() -> Result:
@@ -93,6 +96,13 @@ class Exchange(Part):
             return replace(result, notes=notes, opened=opened, what_if=what_if)
 
         return make
+
+    def _what_if(self, entry: PlanEntry) -> str:
+        """Say which what-if a plan of the list is priced in."""
+        project = self._document.project
+        if project is None or entry.cluster is not None:
+            return ""
+        return what_if_text(*project.scale)
 
     def _known_us(self, entry: PlanEntry) -> float | None:
         """Return the bound that is known by now."""

@@ -99,7 +99,8 @@ def constrain(
         project = replace(project, problem=problem)
     if project.current is None:
         return project
-    repaired = repair(problem, _in_order(problem, plan or project.current.plan))
+    edited = _made_by_hand("Edited", project.current, plan or project.current.plan)
+    repaired = repair(problem, _in_order(problem, edited))
     if plan is None:  # a person's own change of the plan is refused instead
         repaired = obey(problem, repaired)
     return _with_plan(project, project.current, repaired, known)
@@ -132,6 +133,12 @@ def _in_order(problem: Problem, plan: Plan) -> Plan:
     return replace(plan, position=follow_graph(problem.profile, plan.position))
 
 
+def _made_by_hand(how: str, current: PlanEntry, plan: Plan) -> Plan:
+    """Say from which plan another was made by hand, instead of what a search said of that one."""
+    note = f"{how} by hand, from “{(current.origin or current).name}”."
+    return replace(plan, solve_seconds=None, nothing_fits=False, details={}, note=note)
+
+
 def _with_plan(
     project: OpenProject, current: PlanEntry, plan: Plan, known: Schedule | None
 ) -> OpenProject:
@@ -139,7 +146,6 @@ def _with_plan(
     same_order = project.problem.before == current.schedule.problem.before
     if same_order and plan.acts_like(current.plan):
         return project
-    plan = replace(plan, solve_seconds=None, nothing_fits=False)  # no search made it
     schedule = _with_pins(known, project.problem, plan) if known else None
     schedule = schedule or simulate_changed(project.problem, plan)
     plan = schedule.plan
@@ -261,7 +267,7 @@ def make_move(project: OpenProject, move: NextMove) -> OpenProject:
     if plan.splits == project.problem.splits:
         return constrain(project, plan=plan)
     problem = split_problem(project.problem, plan.splits)
-    schedule = simulate_changed(problem, replace(plan, solve_seconds=None, nothing_fits=False))
+    schedule = simulate_changed(problem, _made_by_hand("Split", current, plan))
     entry = PlanEntry(
         unused_name(project, f"{current.name}, split"),
         schedule.plan,

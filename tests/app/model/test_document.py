@@ -119,6 +119,17 @@ def test_placing_pins_and_simulates_at_once(document):
     assert document.schedule.makespan_us == 30
 
 
+def test_an_edited_plan_says_from_which_it_was_made_not_what_a_search_said_of_that_one(document):
+    entry = document.current
+    found = {"note": "the best of 60 linear orders", "details": {"ideals": 60}}
+    document.add_plan(replace(entry, name="found", plan=replace(entry.plan, **found)))
+    document.place([2], 0)
+    assert document.current.plan.note == "Edited by hand, from “found”."
+    assert not document.current.plan.details
+    document.undo_stack.undo()
+    assert document.current.plan.note == found["note"]
+
+
 def test_placing_an_op_moves_the_ops_colocated_with_it():
     profile = profile_of({"a": 10, "b": 10}, colocation={"a": "g", "b": "g"})
     document = document_of(profile, cluster_of(2), {"a": 0, "b": 0})

@@ -1,6 +1,7 @@
 """The window opens, saves and recovers files, and never overwrites work unasked."""
 
 import errno
+import json
 import os
 import threading
 from pathlib import Path
@@ -265,6 +266,15 @@ def test_nothing_is_written_to_a_named_pipe_that_nobody_reads(window, tmp_path, 
     files.wait()
     assert "named pipe" in window.banner.text
     assert window.banner.isVisible()
+
+
+def test_an_exported_plan_says_in_its_note_that_it_is_of_a_what_if(window, tmp_path, monkeypatch):
+    path = tmp_path / "plan.json"
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(path), ""))
+    window.document.set_scale(1.0, 3.0)
+    window.studio.exchange.ask_export_plan()
+    window.studio.files.wait()
+    assert json.loads(path.read_text())["facts"]["note"].endswith("What if: links 3 ×.")
 
 
 def test_a_name_that_is_too_long_is_refused_in_one_line(window, tmp_path):

@@ -92,6 +92,8 @@ def test_a_plan_is_simulated_as_a_pipeline(enplace, folder):
     assert found["time_per_sample_us"] == pytest.approx(best_us)
     assert (found["pipeline"], found["microbatches"]) == ("inference", 3)
     assert [stage["pass"] for stage in found["stages"]] == ["forward"] * 2
+    rows = enplace(*pipeline).out.partition("stage  on")[2].splitlines()[1:]
+    assert [row.split()[0] for row in rows if "forward" in row] == ["1", "2"]
     for device in found["devices"]:
         assert [slot["microbatch"] for slot in device["computing"]] == [0, 1, 2]
         assert len(device["transfers"]) == 3

@@ -36,7 +36,7 @@ from enplace_studio.model.document import Document
 from enplace_studio.model.notes import Noted, all_notes, notes_about
 from enplace_studio.model.open_project import OpenProject
 from enplace_studio.model.previews import Preview
-from enplace_studio.model.prices import headline
+from enplace_studio.model.prices import headline, what_if_text
 from enplace_studio.model.window_words import in_window_words
 from enplace_studio.views.inspector.inspector_facts import (
     SplitFact,
@@ -187,7 +187,10 @@ class InspectorView(ScrollPanel):
             known = f"an {ESTIMATED} " if measured.estimated else ""
             own, is_step = headline(current.plan, schedule), current.plan.value_us is None
             takes = f"{step} per step" if is_step else f"{own}, one step {step}"
-            self._add_text(f"“{current.name}” takes {known}{takes}.")
+            what_if = what_if_text(*project.scale)
+            self._add_text(
+                f"“{current.name}” takes {known}{takes}{f' ({what_if})' if what_if else ''}."
+            )
             if note := as_sentence(in_window_words(current.plan.note)):
                 self._add_text(note)
             if not self._document.undo_stack.count():

@@ -129,15 +129,15 @@ class TimelineView(Panel):
             self.show_page(int(entry.plan.objective == THROUGHPUT))
 
     def _show_legend(self) -> None:
-        if self.pages.currentWidget() is self.pipeline:
-            self.set_legend(self.pipeline.facts)
-            return
         project = self._document.project
+        what_if = "" if project is None else what_if_text(*project.scale)
+        if self.pages.currentWidget() is self.pipeline:
+            self.set_legend(BETWEEN_FACTS.join(filter(None, [what_if, self.pipeline.facts])))
+            return
         if project is None or project.current is None:
             self.set_legend("")
             return
         schedule, baseline = project.current.schedule, project.baseline
-        what_if = what_if_text(*project.scale)
         step, run = ms(schedule.makespan_us), project.current.run
         if run is None and schedule.problem.measured_profile.measured.estimated:
             step += f" {ESTIMATED}"

@@ -60,7 +60,7 @@ def stage_rows(problem: Problem, found: PipelineSchedule) -> list[list[str]]:
             *(_span(us) for us in (stage.in_us, stage.compute_us, stage.out_us)),
             _span(stage.reduce_us) if any(stage.reduce_us) else "",
         ]
-        for number, stage in enumerate(found.stages[:SHOWN_STAGES])
+        for number, stage in enumerate(found.stages[:SHOWN_STAGES], start=1)
     ]
     if len(found.stages) > SHOWN_STAGES:
         rows.append(["...", "", "", f"{len(found.stages):,} stages", "", "", "", ""])

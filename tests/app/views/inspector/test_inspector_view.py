@@ -263,6 +263,12 @@ def test_an_empty_selection_shows_the_methods_note_on_the_plan(open_view):
     assert "The best of 60 linear orders." in texts(open_view(document))
 
 
+def test_the_step_time_of_a_what_if_is_marked(open_view):
+    document = chain_document()
+    document.set_scale(1.0, 3.0)
+    assert "per step (what if: links 3 ×)." in texts(open_view(document))
+
+
 def test_without_a_plan_the_pane_says_so(open_view, qtbot):
     profile = profile_of({"a": 1, "b": 1})
     document = document_of(profile, cluster_of(2))

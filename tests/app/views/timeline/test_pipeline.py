@@ -56,6 +56,9 @@ def test_a_plan_for_a_pipeline_shows_as_one(opened):
     assert [len(stage.ops) for stage in found.stages] == [2, 2]
     assert found.n_microbatches == 8
     assert "0.021 ms per sample once full" in view.legend
+    view._document.set_scale(1.0, 3.0)
+    assert view.legend.startswith("what if: links 3 ×")
+    view._document.set_scale(1.0, 1.0)
     assert not view.pipeline.further_button.isVisible()
 
 

@@ -277,11 +277,11 @@ def partition_exactly(
         elif stopped() and not _are_more(task.nodes, limit):
             why = "stopped while counting them"
         along_orders = _over_devices(task, first) if task.is_interleaved else first
-        return replace(along_orders, note=f"ideals not searched ({why}): this is {tried}")
+        return replace(along_orders, note=f"not all cuts tried ({why}): this is {tried}")
     best, finished = least_below(task, _solve_over(task, lattice, stopped), first)
     if not finished:
         found = "the best found" if best is not first else tried
-        note = f"stopped before all {lattice.n_ideals:,} ideals were searched: this is {found}"
+        note = f"stopped before all {lattice.n_ideals:,} cuts were tried: this is {found}"
         return replace(_over_devices(task, best) if task.is_interleaved else best, note=note)
     if task.is_interleaved:
         return replace(_over_devices(task, best), n_ideals=lattice.n_ideals, note=IN_CHUNKS)

@@ -143,7 +143,7 @@ def partition_over_machines(
     if not finished:
         return replace(best, note="the search over machines was stopped before its end")
     if lattice is None:
-        note = f"more than {limit:,} ideals: this is the best of {N_TRIED} linear orders"
+        note = f"more than {limit:,} cuts: this is the best of {N_TRIED} linear orders"
         return replace(best, note="" if along_order else note)
     best = replace(best, n_ideals=lattice.n_ideals)
     certain = machines.alike and len(orders) <= MOST_ORDERS
