@@ -23,14 +23,15 @@ from torch.utils._pytree import tree_map_only
 
 from enplace.frameworks.programs import current_line, name_lines
 from enplace.frameworks.source import Source
-from enplace.frameworks.torch.open.by_value import ALL_ROWS, BY_VALUE
+from enplace.frameworks.torch.open.by_value import BY_VALUE
 from enplace.frameworks.torch.open.gpu_kernels import recur, recur_back
+from enplace.frameworks.torch.open.shares import Shares
 from enplace.frameworks.torch.open.uses import CONDITION, END, Uses, place_of
 from enplace.frameworks.torch.open.values import KnownValues, Masks, plainly
 from enplace.frameworks.torch.record.recorder import run_parts
 from enplace.frameworks.torch.record.recording import LoadError
 from enplace.frameworks.torch.record.storages import is_sparse
-from enplace.text import listed
+from enplace.text import listed, percent
 
 _aten = torch.ops.aten
 
@@ -66,6 +67,7 @@ class Answers(TorchDispatchMode):
         self._found: dict[tuple[CodeType, int], set[str]] = {}
         self._asked: Counter[str] = Counter()
         self.masks = Masks(self.known)
+        self._shares = Shares(self.known)
         self._taken: defaultdict[str, dict[str, None]] = defaultdict(dict)
 
     def about(self) -> Iterator[str]:
@@ -102,6 +104,7 @@ class Answers(TorchDispatchMode):
         made = self._run(func, args, kwargs, given)
         self.known.note(func, args, kwargs, given, made)
         self.masks.note(func, args, made)
+        self._shares.note(func, args, kwargs, made)
         return made
 
     def _guess(self, func: Any, asked: torch.Tensor, other: Any = None) -> bool | float | int:
@@ -196,6 +199,12 @@ class Answers(TorchDispatchMode):
 
     def _run(self, func: Any, args: Sequence[Any], kwargs: Any, given: Any) -> Any:
         """Run an op on tensors without content."""
+        if func in (_aten.nonzero.default, _aten.masked_select.default):
+            mask = args[-1]
+            n = self._n_rows(mask)
+            if func is _aten.masked_select.default:
+                return args[0].new_empty(n)
+            return mask.new_empty((n, mask.dim()), dtype=torch.int64)
         if func in BY_VALUE:
             made = NotImplemented if given is None else self.known.compute(func, given)
             if made is NotImplemented:
@@ -255,13 +264,20 @@ class Answers(TorchDispatchMode):
             if each is None or each.dtype not in (torch.bool, torch.uint8):
                 found.append(each)
                 continue
-            content = self.known.find(each)
-            with plainly():
-                n = each.numel() if content is None else int(content.count_nonzero())
-            if content is None and torch._C._current_autograd_node() is None:
-                self._take(ALL_ROWS, self.line())  # its gradient goes by the same mask
+            n = self._n_rows(each)
             found += [each.new_empty((n,), dtype=torch.int64)] * each.dim()
         return found
+
+    def _n_rows(self, mask: torch.Tensor) -> int:
+        """Return how many rows a mask takes, as far as that is known."""
+        if (content := self.known.find(mask)) is not None:
+            with plainly():
+                return int(content.count_nonzero())
+        if torch._C._current_autograd_node() is None:  # a gradient goes by the same mask
+            share = self._shares.share(mask)
+            rows = "all" if share in (None, 1) else f"{percent(share)} of"
+            self._take(f"true for {rows} rows", self.line())
+        return self._shares.n_rows(mask)
 
 
 _FINITE, _LENGTH, _EVEN = "finite", "the whole length", "sizes of even parts"

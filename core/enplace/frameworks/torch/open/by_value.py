@@ -9,16 +9,8 @@ import torch
 
 _aten = torch.ops.aten
 
-ALL_ROWS, DIFFERENT = "true for all rows", "all different"
+DIFFERENT = "all different"
 """What values are taken to be."""
-
-
-def _nonzero(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.new_empty((tensor.numel(), tensor.dim()), dtype=torch.int64)
-
-
-def _select(tensor: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    return tensor.new_empty((tensor.numel(),))
 
 
 def _unique(
@@ -61,8 +53,6 @@ def _count_two(tensor: torch.Tensor, weights: Any = None, minlength: int = 0) ->
 
 
 BY_VALUE: dict[Any, tuple[Callable[..., Any], str]] = {
-    _aten.nonzero.default: (_nonzero, ALL_ROWS),
-    _aten.masked_select.default: (_select, ALL_ROWS),
     _aten._unique2.default: (_unique, DIFFERENT),
     _aten.unique_consecutive.default: (_unique_consecutive, DIFFERENT),
     _aten.unique_dim.default: (_unique_rows, DIFFERENT),

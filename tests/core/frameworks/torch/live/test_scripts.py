@@ -517,6 +517,60 @@ def test_an_estimate_names_the_lines_that_go_by_what_it_asked_for(tmp_path, more
         assert says in note
 
 
+ROUTED = """
+import torch
+from torch import nn
+functional = nn.functional
+gate, experts = nn.Linear(16, 4), nn.ModuleList(nn.Linear(16, 64) for _ in range(4))
+optimizer = torch.optim.SGD([*gate.parameters(), *experts.parameters()], 0.1)
+for _ in range(3):
+    x, loss = torch.randn(256, 16), 0
+    weights, chosen = gate(x).softmax(-1).topk(2)
+    ones = functional.one_hot(chosen, 4)
+    for n, expert in enumerate(experts):
+        {pick}
+        loss = loss + (expert(x[rows]) * weights.sum(-1)[rows, None]).square().sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def work_of_products(step):
+    return sum(op.work.flops for op in step.ops if op.kind in ("addmm", "mm"))
+
+
+@pytest.mark.parametrize(
+    "pick",
+    [
+        "_, rows = torch.where(ones.permute(2, 1, 0)[n])",
+        "rows = (chosen == n).any(-1)",
+        "rows = ones.sum(1)[:, n].bool()",
+        "rows = ones.flatten(1)[:, n::4].any(1).nonzero()[:, 0]",
+        "rows = torch.zeros(256, 4).scatter_(1, chosen, 1)[:, n] > 0",
+    ],
+)
+def test_an_estimate_divides_rows_evenly_among_the_experts_that_a_router_chooses(tmp_path, pick):
+    source = script(tmp_path, ROUTED.format(pick=pick))
+    real, fake = record(source), record_on_fake_tensors(source, ignore)
+    assert work_of_products(fake.step) == work_of_products(real) > 0
+    (about,) = fake.about
+    assert re.search(r"taken to be true for (25|50)\.0 % of rows \(train.py, line 1", about)
+
+
+def test_experts_of_a_library_share_the_rows_of_an_estimate(tmp_path):
+    pytest.importorskip("transformers")
+    sizes = "vocab_size=96, hidden_size=32, intermediate_size=48, num_local_experts=4"
+    heads = "num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2"
+    made = f"transformers.MixtralConfig({sizes}, {heads}, experts_implementation='eager')"
+    text = LOADED.replace(
+        "transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=96)", made
+    )
+    source = script(tmp_path, text.replace("GPT2LMHeadModel", "MixtralForCausalLM"))
+    real, fake = record(source), record_on_fake_tensors(source, ignore).step
+    assert work_of_products(fake) == pytest.approx(work_of_products(real), rel=0.02)
+
+
 TRIMMED = """
 import torch
 n = torch.randint(9, 14, (64,))
