@@ -42,6 +42,8 @@ from enplace.values.arrays import FloatArray, IntArray, csr_offsets
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 
+HAS_METIS = importlib.util.find_spec("pymetis") is not None
+
 METIS_IMBALANCE = 30
 """METIS's ufactor: by how many thousandths a part may exceed its share."""
 
@@ -86,9 +88,7 @@ Partition = Callable[[Weighted], IntArray]
     source="Karypis and Kumar (1998), as in Celeritas, section 6.2",
     objectives=EVERY,
     capabilities=(MEMORY, HETEROGENEOUS),
-    why_not=""
-    if importlib.util.find_spec("pymetis")
-    else "pymetis is missing; run: pip install 'enplace[metis]'",
+    why_not="" if HAS_METIS else "pymetis is missing; run: pip install 'enplace[metis]'",
 )
 def metis(problem: Problem, options: PlaceOptions) -> Plan:
     """Cut the graph into even parts with METIS, which chooses recursive bisection or k-way."""

@@ -53,6 +53,7 @@ UNCHECKED_OP_S = {
     "expert": 1.5e-5,
     "order-place": 2.5e-5,
     "celeritas": 1e-4,
+    "metis": 2e-5,
 }
 """Seconds per op that some methods may take before they check whether to stop."""
 

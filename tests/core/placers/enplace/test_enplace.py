@@ -17,6 +17,7 @@ from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, Stop, place, placers
 from enplace.placers.enplace import search, starts
+from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS
 from enplace.placing.incumbents import BestSchedule, is_better
 from enplace.placing.options import Progress
 from enplace.placing.rebalance import TIE
@@ -39,7 +40,7 @@ def test_enplace_is_never_worse_than_a_list_scheduler(problem):
     options = PlaceOptions(values=ONE_ROUND)
     ours = simulate(problem, place(problem, "enplace", options=options).plan)
     for name, other in placers("step-time").items():
-        if "anytime" in other.capabilities or name in ("metis", "scotch"):
+        if "anytime" in other.capabilities or name == "scotch":
             continue
         theirs = simulate(problem, place(problem, name).plan)
         if theirs.fits:
@@ -111,11 +112,8 @@ def slow_clock(monkeypatch):
 def test_methods_that_there_is_no_time_for_are_named(slow_clock):
     options = PlaceOptions(stop=Stop(10.0, clock=Stopwatch(slow_clock)))
     plan = place(Problem(branches(), gpus(3, b1=0.5)), "enplace", options=options).plan
-    later = "heft, dpos, m-topo, celeritas, expert, order-place, m-sct"
-    assert (
-        plan.note
-        == f"There was too little time for m-etf, {later}, local-search, mcmc, the search."
-    )
+    later = ", ".join([*STARTS[2:], LP_START, *SEARCHES])
+    assert plan.note == f"There was too little time for m-etf, {later}, the search."
 
 
 def _treat_as_large(patch):
