@@ -74,7 +74,7 @@ class MoveCard(PointingButton):
         draw_text(painter, line, self.change, strong, price, RIGHT)
         width_of = QFontMetricsF(strong).horizontalAdvance
         line.setRight(line.right() - width_of(self.change) - 8)
-        what, where = _what_and_where(self.move_made)
+        what, where = what_and_where(self.move_made.title)
         shown = fitted(what, self._among, width_of, line.width())
         draw_text(painter, line, shown, strong, text)
         below = area.adjusted(left, area.height() / 2 - 1, -PAD, -3)
@@ -94,10 +94,19 @@ def fitted(what: str, among: Sequence[str], width_of: Callable[[str], float], wi
     return by_words(shown, others, width_of, width)
 
 
-def _what_and_where(move: NextMove) -> tuple[str, str]:
-    """Split the title of a move before its arrow, if it has one."""
-    what, arrow, where = move.title.partition(" → ")
-    return what, f"{arrow}{where}".strip()
+def what_and_where(title: str) -> tuple[str, str]:
+    """Split the title of a move into ops and what a click does with them, if the title has both.
+
+    >>> what_and_where("layer 2 → GPU 1"), what_and_where("layer 2 before layer 1")
+    (('layer 2', 'move to GPU 1'), ('layer 2', 'run before layer 1'))
+    >>> what_and_where("Swap a and b")
+    ('Swap a and b', '')
+    """
+    for sign, does in ((" → ", "move to"), (" before ", "run before")):
+        what, found, where = title.partition(sign)
+        if found:
+            return what, f"{does} {where}"
+    return title, ""
 
 
 class MoveList(QWidget):
@@ -171,7 +180,7 @@ class MoveList(QWidget):
         """Show the moves in order, around the card of a row to keep."""
         self._is_held = kept is not None
         found = self.search.moves
-        among = [_what_and_where(move)[0] for move in found]
+        among = [what_and_where(move.title)[0] for move in found]
         if kept is None:
             clear(self._column)
             self.cards = [self._card(move, among) for move in found]

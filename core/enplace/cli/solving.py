@@ -343,17 +343,21 @@ def find_others(
     made: Schedule,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Others:
-    """Find what a plan is compared with, until stopped; the first two are for the step time."""
+    """Find what a plan is compared with, until stopped; all but the expert are for the step time.
+
+    The expert keeps no constraints, as in the window and the report: it is what they cost.
+    """
     from enplace.placers.data_parallel import mirrored
     from enplace.placers.references import EXPERT, alone_schedule, reference_schedule
-    from enplace.values.problem import STEP_TIME
+    from enplace.values.problem import STEP_TIME, Problem
 
     for_step = objective == STEP_TIME
     alone = alone_schedule(problem, stopped) if for_step else None
     shared = mirrored(problem, stopped) if for_step else None
     why_not = _why_not_shared(problem) if for_step else ""
     is_expert = made.plan.method == EXPERT
-    expert = made if is_expert else reference_schedule(problem, EXPERT, stopped)
+    free = Problem(problem.measured_profile, problem.cluster)
+    expert = made if is_expert else reference_schedule(free, EXPERT, stopped)
     return summary.Others(expert, alone, shared, why_not)
 
 

@@ -70,8 +70,11 @@ def find_references(problem: Problem, alone: str) -> dict[str, Schedule]:
     An expert who has to obey the constraints is another one: the difference is their price.
     """
     free = Problem(problem.measured_profile, problem.cluster)
-    found = {FREE: reference_schedule(free, EXPERT)}
+    expert = reference_schedule(free, EXPERT)
+    found = {FREE: expert}
     if problem.constraints:
-        found[OBEYING] = reference_schedule(problem, EXPERT)
+        obeying = reference_schedule(problem, EXPERT)
+        if not (expert and obeying and obeying.plan.acts_like(expert.plan)):
+            found[OBEYING] = obeying
     found[alone] = alone_schedule(problem)
     return {title: schedule for title, schedule in found.items() if schedule}

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from enplace.cli.solving import find_others
 from enplace.frameworks.compared import FREE, OBEYING, find_references, result_for
 from enplace.frameworks.registry import exporters
 from enplace.placers import place
@@ -12,7 +13,7 @@ from enplace.placers.references import ALONE, EXPERT, alone_schedule, reference_
 from enplace.text import ms
 from enplace.values.constraints import Constraints
 from enplace.values.measurement import Measurement
-from enplace.values.problem import Problem
+from enplace.values.problem import STEP_TIME, Problem
 from enplace.writers.report import report_html
 from problems import cluster_of, profile_of
 
@@ -27,9 +28,17 @@ def test_a_framework_alone_uses_one_gpu_whatever_a_person_demands():
 def test_an_expert_who_obeys_the_constraints_is_told_from_one_who_is_free():
     free = find_references(Problem(PROFILE, cluster_of(2)), ALONE)
     assert list(free) == [FREE, ALONE]
+    kept = Problem(PROFILE, cluster_of(2), Constraints(pins={0: 0}))
+    assert list(find_references(kept, ALONE)) == [FREE, ALONE]
     joined = Problem(PROFILE, cluster_of(2), Constraints(pins={0: 1, 1: 1}))
     held = find_references(joined, ALONE)
     assert [held[each].transfer_bytes.sum() for each in (FREE, OBEYING)] == [8, 0]
+
+
+def test_a_simulated_plan_is_compared_with_an_expert_who_is_free_as_in_the_window():
+    joined = Problem(PROFILE, cluster_of(2), Constraints(pins={0: 1, 1: 1}))
+    made = place(joined, "single").schedule
+    assert find_others(joined, STEP_TIME, made).expert.transfer_bytes.sum() == 8
 
 
 def test_a_report_has_the_row_of_data_parallelism_or_says_why_not():

@@ -184,7 +184,7 @@ class Canvas(KeyCanvas):
     def _paint(self, painter: QPainter, part: QRectF) -> None:
         scene = self.model.painted
         if scene is None:
-            if self.model.level is None:
+            if self.document.project is None:
                 self._paint_empty(painter)
             return
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)

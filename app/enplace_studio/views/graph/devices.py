@@ -169,9 +169,11 @@ class DeviceBar(TipWidget):
         return theme.device_color(colour_numbers(problem.cluster)[device])
 
     def _hint(self) -> str:
-        """Make a hint on how to change a placement; it names only keys that work now."""
-        problem = self.document.problem
-        keys = min(problem.cluster.n_devices, DEVICE_KEYS) if problem is not None else 0
+        """Say how to change a placement until one is; only keys that work now are named."""
+        project = self.document.project
+        if project is None or any(entry.origin is not None for entry in project.plans):
+            return ""
+        keys = min(project.problem.cluster.n_devices, DEVICE_KEYS)
         return f"drag a group onto a device, or press 1 … {keys}" if keys > 1 else ""
 
     def _lay_out(self) -> None:

@@ -842,6 +842,23 @@ def test_the_legend_names_only_number_keys_that_work(view):
     assert view.devices._placed[-1][1].runs[-1].text.endswith(f"press 1 … {n_devices}")
 
 
+def test_the_hint_on_dragging_goes_with_the_first_edit(view):
+    def texts():
+        return [run.text for _, item in view.devices._placed for run in item.runs]
+
+    assert any("drag a group" in text for text in texts())
+    view.document.place([0], 1 - int(view.document.current.plan.device[0]), pin=False)
+    take_turns()
+    assert not any("drag a group" in text for text in texts())
+
+
+def test_while_the_cards_of_an_open_model_are_made_the_graph_asks_for_none(view):
+    view.model._clear()
+    image = view.canvas.grab().toImage()
+    line = {image.pixel(x, image.height() // 2) for x in range(image.width())}
+    assert len(line) == 1
+
+
 def test_a_group_opens_with_all_its_ops_in_view(view):
     view.canvas.open(0)
     view.model.wait()
