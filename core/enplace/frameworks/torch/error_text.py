@@ -75,6 +75,11 @@ _KNOWN = (
         "WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500, so that it runs as one",
     ),
     (
+        ("FlexAttention does not support backward on CPU",),
+        "PyTorch's FlexAttention has no backward pass without CUDA; profile it on a GPU, or with "
+        "another attention here, such as scaled_dot_product_attention",
+    ),
+    (
         ("not compiled with CUDA enabled", "Found no NVIDIA driver", "No CUDA GPUs are available",
          "Cannot get CUDA generator"),
         _NO_GPU,

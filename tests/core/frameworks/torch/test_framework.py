@@ -94,6 +94,8 @@ def test_names_repeat_with_numbers():
 
 def test_known_errors_say_what_to_do():
     assert "without --estimate" in explain(RuntimeError("Cannot access data pointer of Tensor"))
+    flex = explain(NotImplementedError("FlexAttention does not support backward on CPU. Please"))
+    assert "no backward pass without CUDA" in flex
     assert explain(ValueError("labels are wrong")) == ""
     text = describe_out_of_memory("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has")
     assert "2.50 GiB" in text
