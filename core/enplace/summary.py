@@ -410,11 +410,12 @@ def _beside_expert(schedule: Schedule, expert: Schedule | None) -> str:
     """Say how a step compares with that of the expert's plan; empty if it is the expert's."""
     if expert is None or expert.makespan_us <= 0 or schedule.plan.method == "expert":
         return ""
-    if not expert.fits:
-        return "the expert's plan does not fit"
     theirs = ms(expert.makespan_us)
     if not schedule.fits:
-        return f"the expert's plan fits, with {theirs}"
+        other = f"the expert's plan fits, with {theirs}" if expert.fits else "nor does the expert's"
+        return f"this plan does not fit, {other}"
+    if not expert.fits:
+        return "the expert's plan does not fit"
     change = against_expert(schedule, expert)
     if change == AS_FAST:
         return "as fast as the expert's plan"

@@ -374,6 +374,17 @@ def test_an_experts_plan_that_does_not_fit_is_no_reference(enplace, folder, comm
     assert found["expert_feasible"] is False
 
 
+def test_a_plan_that_does_not_fit_says_so_before_it_tells_of_the_experts(enplace, folder):
+    heavy = model()
+    for op in heavy["ops"]:
+        op["persistent_bytes"] = 16 * MIB
+    (folder / "p.json").write_text(json.dumps(heavy))
+    (folder / "c.json").write_text(json.dumps(machine(60 * MIB)))
+    done = enplace("place", "p.json", "--cluster", "c.json", "--time-limit", "2")
+    assert done.status == 1
+    assert "this plan does not fit, nor does the expert's" in done.out
+
+
 @pytest.mark.parametrize(
     ("objective", "column", "figure"),
     [
