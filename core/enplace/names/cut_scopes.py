@@ -41,7 +41,13 @@ FLAT_LIMITS, FLAT_SHARE, FLAT_OPS = 3.0, 0.08, 72
 and are too many to grasp at a glance."""
 
 LEAST_OPS = 8
-"""A scope with fewer ops is not cut: a layer is easier to read than its parts."""
+"""A scope with fewer working ops is not cut: a layer is easier to read than its parts."""
+
+MOST_OWN = 0.5
+"""A scope is not cut if the ops directly in it, such as its loop, take more of its time."""
+
+MOST_NAMED = 4
+"""Up to this many small scopes in one part name it."""
 
 IDLE = 0.1
 """Ops with at most this share of a scope's time do not count as computing."""
@@ -145,7 +151,8 @@ class _Cutter:
                 self._cut(members[0])
             else:
                 singles.append(members[0])
-        small = [single for single in singles if single.weight < SMALL * self._limit]
+        slight = SMALL * self._limit
+        small = [each for each in singles if each.weight < slight and not self._is_update(each)]
         if len(small) <= (KEPT_AT_TOP if scope is self._root else KEPT_INSIDE):
             small = []
         for single in singles:
@@ -174,10 +181,6 @@ class _Cutter:
         if not small and not scope.ops:
             return
         weight = self._index.weight[scope.ops].sum() + _weigh(small)
-        below = self._below(scope)
-        if len(below) == 1 and (below[0] == UPDATE or is_optimizer(below[0])):
-            self._add_update(scope, small)
-            return
         if len(scope.ops) + len(small) <= FLAT_OPS or weight <= self._limit:
             self._add(scope, self._rest_label(scope, small), small, scope.ops)
             return
@@ -185,14 +188,6 @@ class _Cutter:
             scopes = [small[at] for at in chunk]
             self._add(scope, first_to_last([words(child.name) for child in scopes]), scopes)
         self._cut_ops(scope)
-
-    def _add_update(self, scope: Scope, small: list[Scope]) -> None:
-        """Add the steps of an optimiser as one part: their names and their order tell nothing."""
-        if len(small) < len(scope.children):
-            self._add(scope, self._rest_label(scope, small), small, scope.ops)
-        else:
-            name = words(scope.name)
-            self._parts.append(Part(name, name, name, small, scope.ops))
 
     def _cut_ops(self, scope: Scope) -> None:
         """Cut the ops directly in a scope, in the order in which they run."""
@@ -228,10 +223,15 @@ class _Cutter:
 
     def _is_heavy(self, scope: Scope) -> bool:
         """Return whether a scope is worth cutting; a leaf only if it is far too heavy."""
-        if len(scope.children) == 1 and not scope.ops and not self._is_head(scope):
-            return self._is_heavy(next(iter(scope.children.values())))
+        if self._is_update(scope):
+            return False
+        working = [child for child in scope.children.values() if child.n_working]
+        if len(working) == 1 and not self._is_head(scope):
+            return self._is_heavy(working[0])
         if scope.children:
-            return scope.weight > self._limit and scope.n_ops >= LEAST_OPS
+            own_us = self._index.time_us[scope.ops].sum()
+            many = scope.n_working >= LEAST_OPS and own_us <= MOST_OWN * scope.time_us
+            return many and scope.weight > self._limit
         flat = max(FLAT_LIMITS * self._limit, FLAT_SHARE * self._root.weight)
         return len(scope.ops) > FLAT_OPS and scope.weight > flat
 
@@ -240,14 +240,22 @@ class _Cutter:
             return "other"
         if not scope.children:
             return "ops"
+        layers = [words(child.name) for child in small if child.n_working]
+        if layers:
+            few = len(layers) <= MOST_NAMED and not self._index.is_working[scope.ops].any()
+            return ", ".join(layers) if few else "rest"
         ops = [op for child in small for op in child.all_ops()] + scope.ops
-        time_us, profile = self._index.time_us, self._index.profile
-        idle = time_us[ops].sum() <= IDLE * time_us[scope.all_ops()].sum()
-        return "weights" if idle and profile.persistent_bytes[ops].any() else "rest"
+        idle = self._index.time_us[ops].sum() <= IDLE * scope.time_us
+        return "weights" if idle and self._index.profile.persistent_bytes[ops].any() else "rest"
 
     def _below(self, scope: Scope) -> tuple[str, ...]:
         """Return the path of a scope below the root of the tree."""
         return scope.path[len(self._root.path) :]
+
+    def _is_update(self, scope: Scope) -> bool:
+        """Return whether a scope is the optimiser, which is one part: it may follow any layer."""
+        below = self._below(scope)
+        return len(below) == 1 and (below[0] == UPDATE or is_optimizer(below[0]))
 
     def _is_head(self, scope: Scope) -> bool:
         """Return whether a scope is the model or a pass, so that its parts get their own rows."""

@@ -17,6 +17,7 @@ from itertools import chain
 import numpy as np
 
 from enplace.names.cut_scopes import TIMELESS_US, Part, cut_tree, open_scope
+from enplace.names.passes import UPDATE
 from enplace.names.paths import OpIndex, index_ops
 from enplace.names.scope_tree import build_tree
 from enplace.names.titles import Path, leaf, title
@@ -199,11 +200,12 @@ def name_ops(profile: Profile, ops: Collection[int], grouping: Grouping) -> str:
 
 
 def _number_parts(index: OpIndex, parts: Sequence[Part]) -> Grouping:
-    """Number parts in the order in which most of their work is done."""
+    """Number parts in the order in which most of their work is done, and the optimiser last."""
     members = [np.array(part.all_ops(), dtype=np.int64) for part in parts]
     time_us = index.time_us + TIMELESS_US
     middle = [np.average(index.rank[ops], weights=time_us[ops]) for ops in members]
-    order = np.argsort(middle, kind="stable").tolist()
+    is_update = [index.paths[ops[0]][:1] == (UPDATE,) for ops in members]
+    order = np.lexsort((middle, is_update)).tolist()
     group = np.full(index.profile.n_ops, NO_GROUP, dtype=np.int64)
     for number, part in enumerate(order):
         group[members[part]] = number

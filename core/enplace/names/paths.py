@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
 
-from enplace.names.passes import BACKWARD, scopes_by_pass
-from enplace.names.titles import Path, make_path
-from enplace.values.arrays import inverse
-from enplace.values.op_kinds import OpKind
-from enplace.values.profile import FloatArray, IntArray, Profile
+from enplace.names.passes import BACKWARD, UPDATE, scopes_by_pass
+from enplace.names.titles import MOST_LETTERS, Path, make_path, split_number
+from enplace.values.arrays import BoolArray, FloatArray, IntArray, inverse
+from enplace.values.limits import MOST_DEPTH
+from enplace.values.op_kinds import OpKind, is_read_type
+from enplace.values.profile import Profile
 
 COUNT_SHARE = 0.4
 """Share of a weight that comes from the number of ops; the rest is their compute time."""
@@ -28,6 +31,9 @@ ROUNDS = 40
 
 _UNKNOWN, _SETTLED = -1, -2
 
+_OF_BLOCK = re.compile(r"(.*?[A-Za-z]_?\d+[a-z]?)_((?:\d+_)?[A-Za-z].*)")
+"""A layer named after its block: ``blk0_up``, ``conv2_block1_1_conv``."""
+
 
 @dataclass(frozen=True, eq=False)
 class OpIndex:
@@ -40,6 +46,8 @@ class OpIndex:
         Compute time on the slowest kind of device, and the op's share of the model.
     rank : float array, shape (n_ops,)
         Position in the order in which ops run.
+    is_working : bool array, shape (n_ops,)
+        Whether an op is no input, constant or variable, nor only reads one.
     """
 
     profile: Profile
@@ -47,6 +55,7 @@ class OpIndex:
     time_us: FloatArray
     weight: FloatArray
     rank: FloatArray
+    is_working: BoolArray
 
 
 @lru_cache(maxsize=4)
@@ -55,7 +64,15 @@ def index_ops(profile: Profile) -> OpIndex:
     time_us = np.nan_to_num(profile.time_us).max(axis=1)
     share = time_us / (time_us.sum() or 1.0)
     weight = (1 - COUNT_SHARE) * share + COUNT_SHARE / profile.n_ops
-    return OpIndex(profile, _find_paths(profile), time_us, weight, _find_ranks(profile))
+    is_working = _find_working(profile)
+    paths = _find_paths(profile, is_working)
+    return OpIndex(profile, paths, time_us, weight, _find_ranks(profile), is_working)
+
+
+def _find_working(profile: Profile) -> BoolArray:
+    given = (OpKind.INPUT, OpKind.CONSTANT, OpKind.VARIABLE)
+    named = zip(profile.kinds, profile.op_types, strict=True)
+    return np.array([kind not in given and not is_read_type(name) for kind, name in named])
 
 
 def _find_ranks(profile: Profile) -> FloatArray:
@@ -74,9 +91,13 @@ def _find_ranks(profile: Profile) -> FloatArray:
     return rank
 
 
-def _find_paths(profile: Profile) -> list[Path]:
-    """Find the path of each op: of its scope, else its name, else the ops that it works with."""
-    own = _own_paths(profile)
+def _find_paths(profile: Profile, is_working: BoolArray) -> list[Path]:
+    """Find the path of each op: of its scope, else its name, else the ops that it works with.
+
+    Constants that have a scope for themselves belong to the scope around it.
+    """
+    telling = is_working | (profile.persistent_bytes > 0)
+    own = _without_idle_scopes(_own_paths(profile), telling)
     number = {path: at for at, path in enumerate(dict.fromkeys(own)) if not _is_vague(path)}
     label = np.array([number.get(path, _UNKNOWN) for path in own], dtype=np.int64)
     for op in np.flatnonzero(label == _UNKNOWN).tolist():
@@ -94,7 +115,7 @@ def _own_paths(profile: Profile) -> list[Path]:
         _own_path(scope or name.rpartition("/" if "/" in name else ".")[0], profile.index, known)
         for scope, name in zip(scopes_by_pass(profile), profile.op_names, strict=True)
     ]
-    return _as_called_first(found)
+    return _in_blocks(_as_called_first(found))
 
 
 def _as_called_first(paths: list[Path]) -> list[Path]:
@@ -133,6 +154,55 @@ def _own_path(scope: str, op_names: Mapping[str, int], known: dict[str, Path]) -
             above = above.rpartition("/")[0]
         found = known[scope] = make_path(above)
     return found
+
+
+def _without_idle_scopes(paths: list[Path], telling: BoolArray) -> list[Path]:
+    """Leave out the scopes in which no op is telling."""
+    kept = {path for path, tells in zip(paths, telling.tolist(), strict=True) if tells}
+    scopes = {path[:depth] for path in kept for depth in range(len(path) + 1)}
+
+    @cache
+    def known(path: Path) -> Path:
+        return path if path in scopes or not path else known(path[:-1])
+
+    return [known(path) for path in paths] if scopes else paths
+
+
+def _in_blocks(paths: list[Path]) -> list[Path]:
+    """Put layers named after one of several blocks into it: ``blk0_up`` becomes ``blk0/up``."""
+    blocks: dict[tuple[Path, str], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for path in {_forward(path) for path in paths}:
+        for depth, part in enumerate(path):
+            if found := _block_of(part):
+                block, layer = found
+                blocks[path[:depth], split_number(block)[0]][block].add(layer)
+    known = {
+        (above, block)
+        for (above, _), alike in blocks.items()
+        if len(alike) > 1 and all(len(layers) > 1 for layers in alike.values())
+        for block in alike
+    }
+    if not known:
+        return paths
+
+    @cache
+    def inside(path: Path) -> Path:
+        forward, parts = _forward(path), list[str]()
+        for depth, part in enumerate(forward):
+            found = _block_of(part)
+            parts += found if found and (forward[:depth], found[0]) in known else (part,)
+        return (*path[: len(path) - len(forward)], *parts)[:MOST_DEPTH]
+
+    return _in_blocks([inside(path) for path in paths])
+
+
+def _forward(path: Path) -> Path:
+    return path[path[:1] in ((BACKWARD,), (UPDATE,)) :]
+
+
+def _block_of(part: str) -> tuple[str, str] | None:
+    found = _OF_BLOCK.fullmatch(part) if len(part) <= MOST_LETTERS else None
+    return (found[1], found[2]) if found else None
 
 
 def _is_vague(path: Path) -> bool:

@@ -12,13 +12,17 @@ from enplace.values.profile import IntArray
 
 @dataclass(eq=False)
 class Scope:
-    """A node of the tree; ``ops`` are directly in it, the numbers count everything below."""
+    """A node of the tree; ``ops`` are directly in it, the numbers count everything below.
+
+    Constants, variables and what only reads them are not among the ``n_working`` ops.
+    """
 
     path: Path
     children: dict[str, Scope] = field(default_factory=dict)
     ops: list[int] = field(default_factory=list)
     weight: float = 0.0
-    n_ops: int = 0
+    time_us: float = 0.0
+    n_working: int = 0
 
     @property
     def name(self) -> str:
@@ -51,10 +55,13 @@ def build_tree(index: OpIndex, ops: IntArray) -> Scope:
     for path in sorted(scopes, key=len, reverse=True):
         scope = scopes[path]
         scope.weight += float(index.weight[scope.ops].sum())
-        scope.n_ops += len(scope.ops)
+        scope.time_us += float(index.time_us[scope.ops].sum())
+        scope.n_working += int(index.is_working[scope.ops].sum())
         if path:
-            scopes[path[:-1]].weight += scope.weight
-            scopes[path[:-1]].n_ops += scope.n_ops
+            above = scopes[path[:-1]]
+            above.weight += scope.weight
+            above.time_us += scope.time_us
+            above.n_working += scope.n_working
     while not root.ops and len(root.children) == 1:
         root = next(iter(root.children.values()))
     return root

@@ -222,7 +222,8 @@ def test_an_optimiser_is_one_group_however_many_ops_it_has():
     """The ops of Keras' optimisers have no scope but the optimiser's, and meaningless names."""
     layers = {f"net/dense_{n}/{op}": 100.0 for n in range(6) for op in "abcdefgh"}
     adam = {f"{scope}/Mul_{n}": 1.0 for scope in ("update", "adam_w") for n in range(200)}
-    grouping = group_ops(profile_of(layers | adam))
+    torch = {f"update/net/dense_{n}/Adam_{i}": 1.0 for n in range(6) for i in range(20)}
+    grouping = group_ops(profile_of(layers | adam | torch))
     assert sorted(grouping.names[-2:]) == ["adam w", "update"]
     assert grouping.names[:-2] == tuple(f"net / dense {n}" for n in range(6))
 
@@ -262,3 +263,57 @@ def test_layers_of_a_model_that_keras_calls_again_are_named_as_in_its_first_call
     profile = profile_of({f"{name}/{op}": 10.0 for name in names for op in "ab"})
     found = dict.fromkeys(map("/".join, index_ops(profile).paths))
     assert tuple(found) == (shown or names)
+
+
+def typed(names):
+    """Make ops of types by name, constants without time; the others take 100 µs."""
+    profile = profile_of({name: 0.0 if kind == "Const" else 100.0 for name, kind in names.items()})
+    return replace(profile, op_types=tuple(map(names.get, profile.op_names)))
+
+
+def test_layers_named_after_their_block_are_in_it():
+    layers = [f"net/blk{i}_{layer}" for i in range(3) for layer in ("att", "up", "down", "ln_1")]
+    pairs = [f"gradients/{layer}" for layer in layers]
+    others = ["net/head_1_out", "net/dense_1_2"]
+    names = {f"{layer}/op_{i}": 10.0 for layer in layers + pairs + others for i in range(30)}
+    found = group_ops(profile_of(names)).names
+    assert {"net / blk 0 / att", "net / blk 2 / ln 1", "gradients of net / blk 1 / up"} <= {*found}
+    assert {"net / head 1 out", "net / dense 1.2"} <= {*found}
+
+
+def test_blocks_are_in_the_blocks_around_them():
+    layers = [
+        f"net/conv{i}_block{k}_{part}" for i in (2, 3) for k in (1, 2) for part in ("1_bn", "out")
+    ]
+    names = {f"{layer}/op_{i}": 10.0 for layer in layers for i in range(30)}
+    assert "net / conv 2 / block 1 / 1 bn" in group_ops(profile_of(names)).names
+
+
+def test_a_layer_of_which_one_op_takes_most_of_the_time_is_not_cut():
+    """As a Keras layer whose loop over time is one op."""
+    around = [f"net/gru_{i}/{part}/op_{k}" for i in range(3) for part in "abc" for k in range(9)]
+    profile = profile_of(
+        dict.fromkeys(around, 1.0) | {f"net/gru_{i}/while": 900.0 for i in range(3)}
+    )
+    assert group_ops(profile).names == tuple(f"net / gru {i}" for i in range(3))
+
+
+def test_a_layer_of_which_one_part_works_is_cut_as_that_part_is():
+    names = {f"net/drop_{i}/stateless/op_{k}": "Mul" for i in range(3) for k in range(20)}
+    names |= {f"net/drop_{i}/seed_{k}": "Const" for i in range(3) for k in range(20)}
+    assert group_ops(typed(names)).names == tuple(f"net / drop {i}" for i in range(3))
+
+
+def test_a_scope_of_constants_alone_is_no_group():
+    names = {f"net/layer_{i}/op_{k}": "MatMul" for i in range(3) for k in range(40)}
+    names |= {f"net/layer_{i}/Cast/x": "Const" for i in range(3)}
+    names |= {f"net/slice_{i}/begin_{k}": "Const" for i in range(3) for k in range(4)}
+    shown = {*(f"net / layer {i}" for i in range(3)), "net / other"}
+    assert {*group_ops(typed(names)).names} == shown
+
+
+def test_small_layers_in_one_group_are_not_called_weights():
+    small = ("pool", "head", "down", "norm")
+    times = {f"net/layer_{i}/op_{k}": 100.0 for i in range(3) for k in range(40)}
+    profile = profile_of(times | {f"net/{each}/MatMul": 0.1 for each in small} | {"loss/a": 1.0})
+    assert "net / pool, head, down, norm" in group_ops(profile, 6).names
