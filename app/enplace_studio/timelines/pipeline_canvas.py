@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 import numpy as np
 from PySide6.QtCore import QEvent, QPointF, QRectF, Qt
 from PySide6.QtGui import (
@@ -32,10 +35,13 @@ from enplace.values.schedule import Schedule
 from enplace_studio.explain.pipelines import find_bubble, further_stages, parts_of
 from enplace_studio.timelines.navigation import Surface, TimeCanvas
 from enplace_studio.timelines.paint import ink_on
+from enplace_studio.timelines.rows import IDLE
 from enplace_studio.timelines.scale import tick_texts
 from enplace_studio.widgets.drawing import RIGHT, draw_text
 from enplace_studio.widgets.hatch import paint_hatching
 from enplace_studio.widgets.theme import blend, theme
+
+_Of = TypeVar("_Of", Slot, Exchange, Update)
 
 PART_NAMES = {COMPUTE: "computes", IN: "receives", OUT: "sends"}
 PART_STRENGTHS = {COMPUTE: 1.0, IN: 0.62, OUT: 0.34}
@@ -99,10 +105,6 @@ class PipelineCanvas(TimeCanvas):
         self.schedule, self.pipeline = schedule, pipeline
         self._rows, self._names, self._further = [], [], set()
         if schedule is not None and pipeline is not None:
-            used = {device for stage in pipeline.stages for device in stage.devices}
-            self._rows = sorted(used)
-            devices = schedule.problem.cluster.devices
-            self._names = [devices[device].label for device in self._rows]
             self._surface.end_us = max(pipeline.makespan_us, whole_us, 1e-9)
             self._further = set(further_stages(pipeline))
             problem, plan = schedule.problem, schedule.plan
@@ -111,6 +113,11 @@ class PipelineCanvas(TimeCanvas):
             self._loads_us = pass_loads_us(
                 problem, plan.device, rule, plan.replicas, plan.recompute
             ).sum(axis=1)
+            least_us = IDLE * self._loads_us.max()
+            used = {device for stage in pipeline.stages for device in stage.devices}
+            busy = {d for d in used if d in problem.cluster.gpus or self._loads_us[d] >= least_us}
+            self._rows = sorted(busy)
+            self._names = [problem.cluster.devices[device].label for device in self._rows]
         height = AXIS_PX + len(self._rows) * ROW_PX if self._rows else 0
         self.setMinimumHeight(round(height * theme.scale))
         self.fit()
@@ -167,7 +174,11 @@ class PipelineCanvas(TimeCanvas):
         if self.pipeline is None:
             return []
         computing = [slot for row in self.pipeline.computing for slot in row]
-        return [*computing, *self.pipeline.transfers]
+        return self._shown([*computing, *self.pipeline.transfers])
+
+    def _shown(self, found: Iterable[_Of]) -> list[_Of]:
+        """Return what is of a device that has a row."""
+        return [each for each in found if each.device in self._rows]
 
     # Drawing
 
@@ -183,9 +194,9 @@ class PipelineCanvas(TimeCanvas):
             for slot in self._slots():
                 if self.box(slot).right() >= self.left:
                     self._paint_slot(painter, slot)
-            for each in self.pipeline.exchange if self.pipeline else ():
+            for each in self._shown(self.pipeline.exchange) if self.pipeline else ():
                 painter.fillRect(self.once_box(each), theme.tokens.dim)
-            for update in self.pipeline.updates if self.pipeline else ():
+            for update in self._shown(self.pipeline.updates) if self.pipeline else ():
                 self._paint_update(painter, update)
 
     def _paint_axis(self, painter: QPainter) -> None:
@@ -322,13 +333,13 @@ class PipelineCanvas(TimeCanvas):
                     f"{ms(slot.finish_us - slot.start_us)}, from {ms(slot.start_us)}\n"
                     f"{count(len(stage.ops), 'op')}"
                 )
-        for update in self.pipeline.updates:
+        for update in self._shown(self.pipeline.updates):
             if self.once_box(update).contains(at):
                 return (
                     f"{devices[update.device].label} updates its variables, once per step, for "
                     f"{ms(update.finish_us - update.start_us)}, from {ms(update.start_us)}"
                 )
-        for each in self.pipeline.exchange:
+        for each in self._shown(self.pipeline.exchange):
             if self.once_box(each).contains(at):
                 return (
                     f"{devices[each.device].label} sends and receives "

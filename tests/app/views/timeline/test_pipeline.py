@@ -97,6 +97,22 @@ def test_a_kind_that_does_not_fit_ends_in_an_ellipsis(opened):
     assert kind.shown_text().endswith("…")
 
 
+@pytest.mark.parametrize(("on_cpu_us", "rows"), [(0.01, [0, 1]), (5.0, [0, 1, 2])])
+def test_an_idle_cpu_has_no_row(opener, on_cpu_us, rows):
+    profile = profile_of({"a": 10, "b": 10}, [("a", "b", 1)], cpu={"read": on_cpu_us})
+    document = document_of(profile, cluster_of(2, cpu_lanes=1), {"a": 0, "b": 1, "read": 2})
+    plan = replace(document.current.plan, objective="throughput")
+    view = opener(TimelineView, document, 900, 260)
+    document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
+    take_turns()
+    finish_work(view)
+    take_turns()
+    canvas = view.pipeline.canvas
+    assert {slot.device for slot in canvas._slots()} == {*rows}
+    assert canvas._rows == rows
+    canvas.grab()
+
+
 def test_facts_that_do_not_fit_are_left_out_as_a_whole(opened):
     view = opened([0, 0, 1, 1])
     shown = next(each for each in view.findChildren(ElidedLabel) if each.whole == view.legend)
