@@ -10,7 +10,7 @@ import enplace as ep
 from enplace.errors import EnplaceError, SplitError
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, Stop, place
-from enplace.placers.enplace import starts
+from enplace.placers.enplace import starts, with_recompute
 from enplace.placing.again import AHEAD, Kept, simulate_again
 from enplace.placing.stopwatch import Stopwatch
 from enplace.processes import codecs
@@ -358,3 +358,21 @@ def test_a_limit_that_is_long_enough_for_one_plan_of_a_large_graph_gives_one(mon
     monkeypatch.setattr(starts, "OP_S", 6.0 / problem.profile.n_ops)
     stop = Stop(10.0, clock=Stopwatch(lambda: 0.0))
     assert place(problem, METHOD, options=PlaceOptions(stop=stop)).schedule.fits
+
+
+@pytest.mark.parametrize(("layers", "share"), [(4, 0.3), (0, 1.0)])
+def test_where_nothing_is_made_again_the_plans_to_begin_from_have_all_the_time(
+    monkeypatch, layers, share
+):
+    limits_s = []
+
+    def find(problem, options):
+        limits_s.append(options.stop.limit_s)
+        return starts.find_start(problem, options)
+
+    monkeypatch.setattr(with_recompute, "find_start", find)
+    monkeypatch.setattr(with_recompute, "_try_all", lambda *_: None)
+    problem = Problem(training_step(layers), cluster_of(2))
+    stop = Stop(10.0, clock=Stopwatch(lambda: 0.0))
+    place(problem, METHOD, options=PlaceOptions(stop=stop, values={"rounds": 1}))
+    assert limits_s[0] == share * 10.0

@@ -140,7 +140,8 @@ def _is_hopeless(problem: Problem, options: PlaceOptions) -> bool:
 def _search(method: str, kept: Kept, options: PlaceOptions) -> Plan:
     problem = kept.problem
     limit_s = CHOOSING_S if options.stop.limit_s is None else options.stop.limit_s
-    start_s = START_SHARE * limit_s
+    has_choice = bool(kept.can.any() or kept.can_send.any())
+    start_s = (START_SHARE if has_choice else 1.0) * limit_s
     named = of_model(options, method, ())
     try:
         start = find_start(problem, replace(named, stop=options.stop.until(start_s)))
@@ -148,7 +149,8 @@ def _search(method: str, kept: Kept, options: PlaceOptions) -> Plan:
         start = find_start(problem, named)
     if not start.best.fits and is_plainly_impossible(problem.with_any_copies):
         return replace(start.best.plan, method=method)
-    best, sets = BestSchedule(options, start.best), _sets(kept, start.best, options, start_s)
+    best = BestSchedule(options, start.best)
+    sets = _sets(kept, start.best, options, start_s) if has_choice else iter(())
     is_over = False
     while not is_over:
         until_s = options.seconds + CHOOSING_SHARE * (limit_s - options.seconds)
@@ -188,8 +190,6 @@ def _choose(kept: Kept, best: BestSchedule, sets: Iterator[_Set], options: Place
 
 def _sets(kept: Kept, start: Schedule, options: PlaceOptions, start_s: float) -> Iterator[_Set]:
     """Yield sets of ops that are not kept, each with a plan in which that is done."""
-    if not (kept.can.any() or kept.can_send.any()):
-        return
     later = []
     for base in _bases(kept.problem, start, options, start_s):
         yield _Set(base)
