@@ -12,8 +12,8 @@ SHARED = 0.6
 """Words that this share of the names has, or more, say little."""
 MOST = 0.75
 """The share of the names that must fit."""
-_GRADIENTS, _NABLA = "grad. ", "∇ "
-_KEPT = {_NABLA, "× ", "→ "}
+_GRADIENTS = "∇ "
+_KEPT = {_GRADIENTS, "× ", "→ "}
 """Never left out: ∇ alone tells a group from that of the forward pass, × a number of ops, and an
 arrow is as short as a gap."""
 _BETWEEN = " ,/_"
@@ -41,10 +41,10 @@ def shorten_among(
 @lru_cache(maxsize=8)
 def _ways(names: tuple[str, ...]) -> list[Callable[[str], str]]:
     """List the ways to shorten, from none to leaving out all words that are shared."""
-    among = Counter(word for name in names for word in set(_words(_shortest(name))))
+    among = Counter(word for name in names for word in set(_words(abbreviated(name))))
     least = max(SHARED * len(names), 2)  # one name shares nothing
     shared = [word for word, n in among.most_common() if n >= least]
-    first = {word: place for name in names for place, word in enumerate(_words(_shortest(name)))}
+    first = {word: place for name in names for place, word in enumerate(_words(abbreviated(name)))}
     shared.sort(key=lambda word: (-among[word], first[word]))
     cuts = [partial(_without, frozenset(shared[:n])) for n in range(len(shared) + 1)]
     return [str, abbreviated, *cuts]
@@ -57,14 +57,9 @@ def abbreviated(name: str) -> str:
     return name
 
 
-def _shortest(name: str) -> str:
-    return abbreviated(name).replace(_GRADIENTS, _NABLA)
-
-
 def brief(text: str, width_of: Callable[[str], float], width: float) -> str:
-    """Abbreviate a text only as far as it must be to fit; the result may still be too wide."""
-    ways = (text, abbreviated(text), _shortest(text))
-    return next((way for way in ways if width_of(way) <= width), ways[-1])
+    """Abbreviate a text only if it does not fit; the result may still be too wide."""
+    return text if width_of(text) <= width else abbreviated(text)
 
 
 def wrapped(text: str, width_of: Callable[[str], float], width: float) -> list[str]:
@@ -153,7 +148,7 @@ def _cut(word: str, ends: str, width_of: Callable[[str], float], width: float) -
 
 
 def _without(left_out: frozenset[str], name: str) -> str:
-    words = _words(_shortest(name))
+    words = _words(abbreviated(name))
     gone = left_out - _KEPT
     return _joined(words, {at for at, word in enumerate(words[:-1]) if word in gone})
 
