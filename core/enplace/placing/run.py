@@ -18,7 +18,7 @@ from enplace.machine.pipelines.v_shape import IN_A_V, is_in_v
 from enplace.names.guessed_passes import backward_hint, may_have_backward
 from enplace.option import Value
 from enplace.placing.fitting import find_fit
-from enplace.placing.incumbents import Best, Incumbent, find_proof, is_better
+from enplace.placing.incumbents import GIVEN, Best, Incumbent, find_proof, is_better
 from enplace.placing.next_moves.search import NextMove, climb
 from enplace.placing.obey import known_to_placers, obey
 from enplace.placing.options import PlaceOptions, Progress
@@ -123,19 +123,20 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
     given = options.start
     if given is not None and any(kind.is_checked for kind in problem.constraints):
         # Placers know no budgets, and a plan that was moved back to keep them is often worse.
+        has_plan = _tell_given(problem, chosen.name, options)
         stop = options.stop.limited(CLIMB_S).within(CLIMB_SHARE)
         start = climb(problem, given, stop, lambda move: _tell(move, chosen.name, options))
         options = replace(options, start=start)
-        if options.stop.cancelled() and start is not given:
-            found = replace(start, method=chosen.name, note="", seed=options.seed)
+        if options.stop.cancelled() and (has_plan or start is not given):
+            note = _fruitless(options) if start is given else ""
+            found = replace(start, method=chosen.name, note=note, seed=options.seed)
             return simulate(problem, replace(found, solve_seconds=options.seconds))
     watch = _Watch(problem, options)
     tried = _try_all(problem, chosen, options)
     exact = tried or Exact()
     plan = watch.run(chosen, exact.plan if exact.is_settled else None)
     if given is not None and plan.acts_like(given):
-        fruitless = f"Nothing better than the plan given was found in {seconds(options.seconds)}."
-        schedule = simulate(problem, plan.with_notes(fruitless, plan.note))
+        schedule = simulate(problem, plan.with_notes(_fruitless(options), plan.note))
     else:
         schedule = simulate(problem, plan)
         if exact.schedule is not None and is_better(exact.schedule, schedule):
@@ -174,6 +175,22 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
     plan = as_run(schedule.problem.profile, plan)
     plan = replace(plan, solve_seconds=options.seconds, seed=options.seed)
     return replace(schedule, plan=plan)
+
+
+def _tell_given(problem: Problem, method: str, options: PlaceOptions) -> bool:
+    """Report the plan to begin from if it is a plan for this problem; return whether it is."""
+    assert options.start is not None
+    before_us, plan = _given_us(problem, options), replace(options.start, method=method)
+    is_plan = bool(np.isfinite(before_us))
+    if is_plan:
+        options.progress(
+            Progress(options.seconds, GIVEN, incumbent=plan, objective_us=before_us, engine=GIVEN)
+        )
+    return is_plan
+
+
+def _fruitless(options: PlaceOptions) -> str:
+    return f"Nothing better than {GIVEN} was found in {seconds(options.seconds)}."
 
 
 def _given_us(problem: Problem, options: PlaceOptions) -> float:

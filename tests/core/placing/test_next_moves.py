@@ -228,11 +228,22 @@ def test_a_search_close_to_a_plan_that_is_stopped_keeps_the_moves_that_it_has_ma
     whole = Problem(profile_of(times), cluster_of(2))
     plan, seen = plan_of(whole, dict.fromkeys(times, 0)), []
     near = whole.constrained(stay_close=[(tuple(enumerate(plan.device.tolist())), 2)])
-    stop = Stop(cancelled=lambda: bool(seen))
+    stop = Stop(cancelled=lambda: len(seen) > 1)
     options = PlaceOptions(stop=stop, start=plan, progress=seen.append)
     found = place(near, "enplace", options=options)
-    assert found.schedule.makespan_us == seen[-1].objective_us < 80
+    assert seen[0].message == "the plan given"
+    assert found.schedule.makespan_us == seen[-1].objective_us < seen[0].objective_us == 80
     assert found.plan.method == seen[-1].incumbent.method == "enplace"
+
+
+def test_a_search_close_to_a_plan_that_is_stopped_at_once_returns_that_plan():
+    whole = Problem(profile_of({"a": 10, "b": 10}), cluster_of(2))
+    plan = plan_of(whole, {"a": 0, "b": 0})
+    near = whole.constrained(stay_close=[(tuple(enumerate(plan.device.tolist())), 1)])
+    options = PlaceOptions(stop=Stop(cancelled=lambda: True), start=plan)
+    found = place(near, "enplace", options=options)
+    assert found.plan.device.tolist() == plan.device.tolist()
+    assert found.plan.note.startswith("Nothing better than the plan given")
 
 
 def test_ops_of_several_layers_are_named_by_the_first_and_the_last():
