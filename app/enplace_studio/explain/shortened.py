@@ -17,7 +17,7 @@ _KEPT = {_GRADIENTS, "× ", "→ "}
 """Never left out: ∇ alone tells a group from that of the forward pass, × a number of ops, and an
 arrow is as short as a gap."""
 _BETWEEN = " ,/_"
-_COUNTED = re.compile(r"(ops?|groups?|m?s|[KMG]iB|%)\W*$")
+_COUNTED = re.compile(r"(ops?|groups?|m?s|[KMG]i?B|%|×)\W*$")
 """What belongs to the number before it."""
 _ABBREVIATIONS = {"gradients of ": _GRADIENTS, " / ": "/"}
 

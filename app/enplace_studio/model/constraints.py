@@ -175,8 +175,8 @@ def describe(project: OpenProject, constraint: Constraint) -> str:
             constraint.rows, look_up(project.problem.profile.index), look_up(index)
         )
         home = find_home(project, found)
-        plan = "planned" if home is None else f"“{home.name}”"
-        return f"as {plan} but for {count(constraint.rows[0][1], 'op')}"
+        plan = "a plan" if home is None else home.name
+        return f"within {count(constraint.rows[0][1], 'op')} of {plan}"
     what = _named(project, first.tolist())
     if kind.roles == (OP, OP):
         groups = np.unique(project.grouping.group[[*first, *then]])

@@ -338,7 +338,8 @@ class Document(QObject):
 
     def make_move(self, move: NextMove) -> bool:
         """Make one of the next moves of the current plan."""
-        return self._edit(move.title, lambda project: edits.make_move(project, move), move.title)
+        title = f"next move: {move.title}"
+        return self._edit(title, lambda project: edits.make_move(project, move), move.title)
 
     def pin_here(self, ops: Collection[int]) -> bool:
         """Pin ops to the devices the current plan gives them."""

@@ -154,7 +154,8 @@ def find_preview(
 ) -> Preview:
     """Simulate the plan of a schedule with ops on another device; explain the change if asked."""
     moved = unit_ops(problem, ops)
-    if why := why_not(problem, moved, device):
+    asked = np.array(sorted(ops), dtype=np.int64)
+    if why := why_not(problem, asked, device) or why_not(problem, moved, device):
         return Preview(np.inf, np.inf, before.peak_bytes, False, why.tip, whys=(why,))
     try:
         after = moved_schedule(problem, before.plan, ops, device)

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -291,7 +292,12 @@ def studio(file: str | None) -> Answer:
     if file is not None and not os.path.isfile(file):
         raise FileError(f"{file}: there is no such file; check the path")
     command = python_module("enplace_studio", *([file] if file else []))
-    status = subprocess.run(command, env=safe_environment()).returncode
+    window = subprocess.Popen(command, env=safe_environment())
+    before = signal.signal(signal.SIGTERM, lambda *_: window.terminate())
+    try:
+        status = window.wait()
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return Answer({"file": file, "status": status}, "", status)
 
 

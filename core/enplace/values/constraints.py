@@ -388,6 +388,9 @@ class StayClose(Kind):
     example = "plan.json=20"
     help = "Run all ops but N where another plan has them."
 
+    def tally(self, n: int) -> str:
+        return self.label if n else f"not {self.label}"
+
     def budgets(self, problem: Constrained) -> Iterator[Budget]:
         for placement, most in self.rows(problem.constraints[self.key]):
             (ops, home), n_ops = _as_arrays(placement), len(dict(placement))

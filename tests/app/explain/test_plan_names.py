@@ -46,6 +46,13 @@ def test_a_second_plan_says_what_differs_and_only_that():
     assert name_of([FIRST], off=[0], solve_s=9.9) == "Enplace, 1 op kept off"
 
 
+def test_what_a_plan_has_not_is_said_only_if_nothing_else_tells_it_apart():
+    pinned = entry_of("Enplace", pins=[0])
+    assert name_of([pinned]) == "Enplace, no ops pinned"
+    near = pinned.schedule.problem.constrained(pins={}, stay_close=[(((0, 0), (1, 0)), 1)])
+    assert distinct_name("Enplace", pinned.plan, near, [pinned]) == "Enplace, close to a plan"
+
+
 def test_a_plan_for_another_cluster_says_which():
     cluster = next(iter(presets().values()))
     name = name_of([FIRST], solve_s=9.9, cluster=cluster)

@@ -64,6 +64,11 @@ def test_a_channel_keeps_its_arrow():
     assert shorten_among(some[0], some, len, 14) == some[0]
 
 
+def test_a_size_is_not_torn_from_its_unit():
+    text = "226 ops pinned, 2 × V100 16 GB over PCIe"
+    assert not [width for width in range(12, 40) if "… GB" in by_ends(text, len, width)]
+
+
 PLANS = [
     "Enplace",
     "Enplace, 75 ops pinned, 10 s",

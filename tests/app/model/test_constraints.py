@@ -377,7 +377,7 @@ CLOSE = Constraint("stay-close", (((("a", "GPU:0"), ("b", "GPU:0"), ("c", "GPU:1
 def test_a_limit_of_changes_is_listed_and_an_edit_beyond_it_is_refused(chain):
     chain.add_constraints(chain.problem.constrained(stay_close=[(HOME, 1)]))
     assert listed(chain) == [CLOSE]
-    assert describe(chain.project, CLOSE) == "as “plan 1” but for 1 op"
+    assert describe(chain.project, CLOSE) == "within 1 op of plan 1"
     assert chain.place([0], 1)
     refused = []
     chain.failed.connect(refused.append)

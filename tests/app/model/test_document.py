@@ -7,8 +7,11 @@ from documents import add_plan, chain_document, document_of
 from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
 from enplace.text import ms
+from enplace.values.constraints import Constraints
+from enplace.values.problem import Problem
 from enplace_studio.model.constraints import list_constraints
 from enplace_studio.model.open_project import PlanEntry
+from enplace_studio.model.previews import find_preview
 from enplace_studio.model.prices import headline
 from problems import cluster_of, plan_of, profile_of
 
@@ -229,6 +232,13 @@ def test_a_preview_of_an_impossible_move_gives_the_reason():
     preview = document.previews.get([0], 1)
     assert not preview.fits
     assert "cannot run" in preview.why_not
+
+
+def test_a_preview_of_an_impossible_move_counts_only_the_ops_that_were_asked_about():
+    colocated = Constraints(together=[(0, 1)])
+    problem = Problem(profile_of({"a": 10, "b": 10}), cluster_of(1, cpu_lanes=1), colocated)
+    before = simulate(problem, plan_of(problem, {"a": 0, "b": 0}))
+    assert find_preview(problem, before, frozenset({0}), 1, False).whys[0].ops == (0,)
 
 
 def test_a_smaller_cluster_switches_pins_off_and_keeps_plans_for_the_larger_one(document, qtbot):

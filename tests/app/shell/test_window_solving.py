@@ -671,7 +671,7 @@ def test_a_plan_close_to_another_is_below_it_and_says_how_many_ops_moved(window)
     assert card.notes[0] == "1 op moved"
     assert f"1 op moved from “{home.name}”" in said[-1]
     rows = list_constraints(problem, window.document.project.grouping)
-    assert describe(window.document.project, rows[0]) == f"as “{home.name}” but for 1 op"
+    assert describe(window.document.project, rows[0]) == f"within 1 op of {home.name}"
 
 
 def test_a_plan_of_whole_blocks_is_named_so_and_is_not_measured_against_others(window):

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -133,15 +134,40 @@ def test_without_the_studio_one_line_explains_how_to_install_it(enplace, monkeyp
 def test_the_studio_command_opens_the_file(enplace, folder, monkeypatch):
     calls = []
 
-    def start(words, env):
-        calls.append(words[1:])
-        return subprocess.CompletedProcess(words, 0)
+    class Window:
+        def __init__(self, words, env):
+            calls.append(words[1:])
+
+        def wait(self):
+            return 0
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(subprocess, "run", start)
+    monkeypatch.setattr(subprocess, "Popen", Window)
     assert enplace("studio", "p.json").status == 0
     assert calls == [("-P", "-m", "enplace_studio", "p.json")]
     assert enplace("studio", "nonesuch").status == 2
+
+
+def test_the_window_ends_with_the_studio_command(enplace, monkeypatch):
+    ended = []
+
+    class Window:
+        def __init__(self, words, env):
+            pass
+
+        def wait(self):
+            signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None)
+            return 0
+
+        def terminate(self):
+            ended.append(self)
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(subprocess, "Popen", Window)
+    before = signal.getsignal(signal.SIGTERM)
+    assert enplace("studio").status == 0
+    assert len(ended) == 1
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

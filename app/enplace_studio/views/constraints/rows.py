@@ -23,7 +23,10 @@ from enplace_studio.widgets.theme import theme
 HEIGHT, GAP = 40, 8
 NOTHING = 1e-9
 """A smaller share of the step time is an error of rounding."""
-ABOUT_COST = "what changes if only these ops move once the constraint is gone"
+ABOUT_COST = (
+    "the best of the moves tried of these ops alone, once the constraint is gone; to undo the edit "
+    "may gain less"
+)
 ABOUT_NO_GAIN = (
     "Once it is gone, changing only these ops gains nothing; switch it off and solve again to see "
     "what a new plan would gain"
@@ -36,12 +39,12 @@ _Index = QModelIndex | QPersistentModelIndex
 
 
 def cost_text(kind: str, now_us: float, step_us: float | None, per: str = "") -> str:
-    """Describe what a constraint costs: ``−0.31 ms without it``; ``–`` if that is not known."""
+    """Describe what a constraint costs: ``−0.31 ms from moving it alone``; ``–`` if not known."""
     if step_us is None:
         return UNKNOWN
-    if now_us - step_us <= NOTHING * now_us:
-        return f"no gain from {KINDS[kind].tried}"
-    return f"{ms(step_us - now_us, signed=True)}{per} without it"
+    is_gain = now_us - step_us > NOTHING * now_us
+    gain = f"{ms(step_us - now_us, signed=True)}{per}" if is_gain else "no gain"
+    return f"{gain} from {KINDS[kind].tried}"
 
 
 def make_row(ways: Sequence[str], n_ops: int, on: bool) -> QListWidgetItem:
@@ -77,7 +80,7 @@ def _about(cost: str) -> str:
         return ABOUT_UNKNOWN
     if cost.startswith("no gain"):
         return ABOUT_NO_GAIN
-    return f"{cost}: {ABOUT_COST}" if cost.endswith("without it") else ""
+    return f"{cost}: {ABOUT_COST}" if cost.startswith("−") else ""
 
 
 class Rows(QStyledItemDelegate):
@@ -129,8 +132,8 @@ def first_fitting(ways: Sequence[str], metrics: QFontMetricsF, width: float) -> 
 
 
 def fitted_cost(cost: str, metrics: QFontMetricsF, width: float) -> str:
-    """Leave out what was tried, or that it is the time without the constraint, if it must be."""
-    short = cost.partition(" from ")[0].removesuffix(" without it")
+    """Leave out what was tried if it must be."""
+    short = cost.partition(" from ")[0]
     return cost if metrics.horizontalAdvance(cost) <= width else short
 
 

@@ -65,7 +65,8 @@ def largest_outgoing(problem: Problem, grouping: Grouping | None, ops: IntArray)
     profile = problem.profile
     tensors, consumers = _leaving_edges(problem, ops)
     leaving = np.unique(tensors)
-    leaving = leaving[profile.tensor_output[leaving] != CONTROL]
+    is_data = (profile.tensor_output[leaving] != CONTROL) & (profile.tensor_bytes[leaving] > 0)
+    leaving = leaving[is_data]
     order = np.argsort(-profile.tensor_bytes[leaving], kind="stable")[:LARGEST]
     largest = leaving[order].tolist()
     names = _tensor_names(profile, largest)

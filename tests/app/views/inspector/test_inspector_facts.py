@@ -96,3 +96,9 @@ def test_the_facts_of_a_view_name_whose_memory_it_shows():
     problem = Problem(replace(profile, tensor_base=np.array([-1, 0])), cluster_of(1))
     assert ("in memory of", "a") in op_facts(problem, None, 1)
     assert "in memory of" not in dict(op_facts(problem, None, 0))
+
+
+def test_tensors_without_bytes_are_not_among_the_largest():
+    profile = profile_of({"a": 1, "b": 1, "c": 1}, [("a", "c", 0), ("b", "c", 10)])
+    found = largest_outgoing(Problem(profile, cluster_of(2)), None, ops(0, 1))
+    assert [each.bytes for each in found] == [10]

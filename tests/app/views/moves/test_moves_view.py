@@ -88,6 +88,7 @@ def test_the_price_of_every_offer_is_what_the_click_gives(open_moves, solver):
         move = view.list.cards[at].move_made
         document.make_move(move)
         assert document.schedule.makespan_us == pytest.approx(move.after_us)
+        assert document.undo_stack.undoText() == f"next move: {move.title}"
         document.undo_stack.undo()
 
 
