@@ -146,6 +146,7 @@ class MainWindow(QMainWindow):
         self.document.stamp_changed.connect(self._show_offer)
         for signal in (self.document.file_changed, self.document.selection_changed):
             signal.connect(self._hide_banner)
+        self.studio.solving.started.connect(self.banner.hide)
 
     def _hide_banner(self) -> None:
         """Hide what went wrong before the user did something else; a plan may arrive any time."""

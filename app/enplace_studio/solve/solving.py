@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
 
 from enplace.errors import EnplaceError
@@ -51,6 +52,9 @@ NOT_COMPARED = ("random", "round-robin")
 
 class Solving(Part):
     """Runs the solver for the window."""
+
+    started = Signal()
+    """The user has started a search."""
 
     def __init__(
         self, document: Document, solver: Solver, methods: ChosenMethod, parent: QWidget
@@ -241,6 +245,8 @@ class Solving(Part):
         except EnplaceError as error:
             self.failed.emit(str(error))
             return False
+        if details.get("asked", True):
+            self.started.emit()
         self._solver.solve(problem, methods, time_limit_s, choose, cluster=cluster, **details)
         return True
 

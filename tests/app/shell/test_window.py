@@ -141,6 +141,13 @@ def test_a_refused_request_is_explained_in_the_banner_until_the_next_edit(window
     assert not window.banner.isVisible()
 
 
+def test_what_went_wrong_with_a_search_is_gone_once_the_next_begins(window, monkeypatch):
+    monkeypatch.setattr(window.solver, "solve", lambda *_, **__: None)
+    window.banner.show_error("stopped before there was a plan")
+    window.studio.solving.solve()
+    assert not window.banner.isVisible()
+
+
 def test_the_status_line_names_the_unsaved_change(window, qtbot):
     window.document.place([2], 0)
     qtbot.waitUntil(lambda: "pin “c” to GPU 0" in window.status_line.unsaved.whole)
