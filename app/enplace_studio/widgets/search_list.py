@@ -70,17 +70,19 @@ class Row:
 def matches(typed: str, text: str) -> bool:
     """Return whether a text contains every typed word, whether a hyphen or a space is between them.
 
-    A number with its unit is one word, and none begins inside a longer number.
+    Layers are shown with a space before their number, and typed without it: ``blk1``. A
+    number with its unit is one word, and none begins inside a longer number.
 
     >>> matches("8 GB", "8 × GPU 8 GB"), matches("8 GB", "8 × V100 16 GB"), matches("8", "128")
     (True, False, False)
-    >>> matches("what-if", "Open the pane What if")
-    True
+    >>> matches("what-if", "Open the pane What if"), matches("blk1 up", "net / blk 1 / up")
+    (True, True)
     """
     text = text.lower()
     for word in re.findall(r"\d+ [kmgt]i?b|[^\s-]+", typed.lower()):
         start = r"(?<!\d)" if word[0].isdigit() else ""
-        if not re.search(start + re.escape(word), text):
+        parts = map(re.escape, re.split(r"(?<=[a-z])(?=\d)", word))
+        if not re.search(start + "[ _]?".join(parts), text):
             return False
     return True
 
