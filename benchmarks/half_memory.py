@@ -159,7 +159,7 @@ def _row(
         f"{first_s:.1f}" if done is not None else "",
         f"{step_ms:.1f}" if known else "",
         f"{roomy_ms:.1f}",
-        f"{100 * (step_ms / roomy_ms - 1):.1f}" if known else "",
+        f"{100 * (step_ms / roomy_ms - 1):z.1f}" if known else "",
         change or ", ".join(words) or "placement and order",
     ]
     return row, cells
