@@ -274,6 +274,22 @@ def frozen_chain(layers, frozen, capacity):
     return Problem(profile, cluster_of(2, b0_us=0.0, capacity_bytes=capacity))
 
 
+def least_time_us(problem, rule, choices):
+    """Return the least time per sample of some placements, each with devices that recompute.
+
+    A placement whose load is no less needs no simulation.
+    """
+    loads = [max_load_us(problem, device, rule, (), again) for device, again in choices]
+    best = np.inf
+    for i in np.argsort(loads):
+        if loads[i] >= best:
+            break
+        device, again = choices[i]
+        pace_us = find_pace_us(problem, device, rule, (), again, most_us=best)
+        best = min(best, max(loads[i], pace_us))
+    return best
+
+
 def splits_in_two(problem, recompute):
     """Yield a placement for each split of a chain, and devices that recompute."""
     layer = np.array([int(name[1:]) for name in problem.profile.op_names])
@@ -322,12 +338,15 @@ def test_layers_without_a_backward_pass_hold_one_sample_and_run_once(
     assert simulate_pipeline(problem, plan, kind, 16, rule).time_per_sample_us == pytest.approx(
         plan.value_us
     )
-    least = np.inf
-    for device, again in splits_in_two(problem, recompute):
-        if 4 * np.bincount(device[: len(layers)]).max() <= capacity:
-            pace_us = find_pace_us(problem, device, rule, (), again, most_us=least)
-            load_us = max_load_us(problem, device, rule, (), again)
-            least = min(least, max(load_us, pace_us))
+    least = least_time_us(
+        problem,
+        rule,
+        [
+            (device, again)
+            for device, again in splits_in_two(problem, recompute)
+            if 4 * np.bincount(device[: len(layers)]).max() <= capacity
+        ],
+    )
     if np.isfinite(least):
         assert plan.bound_us <= least * (1 + 1e-6)
         assert fullest(problem, plan, rule) <= 1
@@ -348,13 +367,9 @@ SMALL = st.lists(
 
 def least_that_fits(problem, placements, rule):
     """Return the least time per sample of some placements whose simulated pipeline fits."""
-    best, capacity = np.inf, problem.cluster.capacity_bytes[0]
-    for placed in placements:
-        device = np.array([*placed, *placed])
-        if 4 * np.bincount(placed).max() <= capacity:
-            pace_us = find_pace_us(problem, device, rule, most_us=best)
-            best = min(best, max(max_load_us(problem, device, rule), pace_us))
-    return best
+    capacity = problem.cluster.capacity_bytes[0]
+    placed = [each for each in placements if 4 * np.bincount(each).max() <= capacity]
+    return least_time_us(problem, rule, [(np.array([*each, *each]), ()) for each in placed])
 
 
 def fullest(problem, plan, rule):
@@ -460,14 +475,10 @@ def contiguous_placements(problem):
 
 def least_that_fits_simulated(problem, rule):
     """Return the least time per sample of contiguous placements, with any that recompute."""
-    best, gpus = np.inf, range(problem.cluster.n_devices)
+    gpus = range(problem.cluster.n_devices)
     choices = [again for k in gpus for again in combinations(gpus, k)] + [tuple(gpus)]
-    for device in contiguous_placements(problem):
-        for again in choices if rule.recompute else [()]:
-            load_us = max_load_us(problem, device, rule, (), again)
-            pace_us = find_pace_us(problem, device, rule, (), again, most_us=best)
-            best = min(best, max(load_us, pace_us))
-    return best
+    recomputing = choices if rule.recompute else [()]
+    return least_time_us(problem, rule, [*product(contiguous_placements(problem), recomputing)])
 
 
 @examples(12)

@@ -101,8 +101,8 @@ def test_no_pipeline_holds_less_than_its_ops_surely_do(planned, kind):
 
 def test_where_no_pipeline_fits_the_answer_says_how_many_gpus_would_do():
     """Four layers and what one sample leaves there take 44 B of the 42 B that each GPU has."""
-    profile = stack(16, weights=10, kept=1)
-    problem = Problem(profile, cluster_of(4, b0_us=0.0, capacity_bytes=42))
+    profile = stack(8, weights=10, kept=1)
+    problem = Problem(profile, cluster_of(2, b0_us=0.0, capacity_bytes=42))
     plan = place(problem, "max-load-dp").plan
     assert "no partition was found that fits" in plan.note
     mend = describe_mend(problem, LoadRule())
