@@ -42,6 +42,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in left_out]
 
 
+def pytest_collection_finish() -> None:
+    """Keep what is imported out of every later search for garbage, which Keras often asks for."""
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def widgets_die_in_this_thread(request: pytest.FixtureRequest) -> Iterator[None]:
     """Collect garbage only between the studio's tests, as the studio does in its own thread.

@@ -96,6 +96,7 @@ def _run(words: Sequence[str]) -> NoReturn:
         kind, *rest = (word for word in words if word not in IGNORED_OPTIONS)
         if kind == "-m":
             sys.argv = rest
+            sys.modules.pop(rest[0], None)  # else Python warns that it runs what is imported
             runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
         elif kind == "-c":
             sys.argv = ["-c", *rest[1:]]

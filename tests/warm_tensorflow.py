@@ -8,6 +8,7 @@ imported start Python anew instead, and so do pages of the manual that measure a
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import runpy
@@ -68,6 +69,7 @@ def serve() -> None:
     import enplace.placers  # noqa: F401
 
     fork_workers(pytest.MonkeyPatch(), nested=True)
+    gc.freeze()  # or each fork would copy all that is imported when it collects garbage
     for line in sys.stdin:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
             child = os.fork()

@@ -12,14 +12,16 @@ from enplace.processes.worker import WorkerProgram
 from enplace_studio.files.session import entry_for
 from enplace_studio.frameworks.dialogs import FailureReport, RunQuestion
 from fake_framework import code_to_use_worker
+from forking import fork_workers
 from problems import plan_of
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 
 
 @pytest.fixture(autouse=True)
-def tuner(monkeypatch):
+def tuner(monkeypatch, fake_worker):
     """Make the tuning worker start the fake worker."""
+    fork_workers(monkeypatch, nested=True)
     code = (
         f"{code_to_use_worker(sys.executable, str(FAKE_WORKER))}"
         "from enplace.frameworks import tuning_process; tuning_process.SEARCH_S = 0.5\n"

@@ -7,6 +7,13 @@ from tests.app.shell.windows import BUTTON, project_with_a_plan
 
 from enplace_studio.shell.window import MainWindow
 from enplace_studio.widgets.theme import theme
+from forking import fork_workers
+
+
+@pytest.fixture(autouse=True)
+def forked_workers(monkeypatch):
+    """Workers of a window need not import anew what this process has imported."""
+    fork_workers(monkeypatch)
 
 
 @pytest.fixture

@@ -61,9 +61,9 @@ def test_samples_clusters_and_methods_show_themselves_as_tables():
     assert "heft" not in ep.methods("latency")
 
 
-def test_every_sample_can_be_placed_on_its_cluster():
-    for sample in ep.samples().values():
-        assert ep.place(sample, sample.cluster, "single").step_time_us > 0
+def test_a_sample_can_be_placed_on_its_cluster():
+    sample = ep.samples()["vgg-19"]
+    assert ep.place(sample, sample.cluster, "single").step_time_us > 0
 
 
 def test_placing_gives_what_the_command_gives(enplace, folder):

@@ -16,7 +16,14 @@ from enplace.frameworks.registry import framework_in_use, usual_framework
 from enplace.processes.worker import handler_program
 from enplace.readers import read_profile
 from enplace.values.measurement import Measurement
+from forking import fork_workers
 from onnx_models import save
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch):
+    """Workers need not import the library of ONNX anew."""
+    fork_workers(monkeypatch)
 
 
 @pytest.fixture

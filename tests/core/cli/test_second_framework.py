@@ -14,6 +14,7 @@ from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import exporters, frameworks, kind_of
 from enplace.readers import read_profile
 from fake_framework import add_second_framework
+from forking import fork_workers
 
 WORKER = str(Path(__file__).with_name("fake_worker.py"))
 
@@ -21,6 +22,7 @@ WORKER = str(Path(__file__).with_name("fake_worker.py"))
 @pytest.fixture(autouse=True)
 def second(monkeypatch, folder):
     add_second_framework(monkeypatch, folder, (sys.executable, WORKER, "modules"))
+    fork_workers(monkeypatch)
     (folder / "model.flame").write_text("spark\n")
 
 

@@ -60,7 +60,7 @@ def fit(profile, cluster):
     """Do as ``ep.fit`` does, by CPU time: a busy machine then finds as much."""
     problem, machine = make_roomy_problem(profile, cluster)
     options = PlaceOptions(STEP_TIME, Stop(clock=Stopwatch(time.process_time)))
-    return search.find_fit(problem, machine, usual_method, options, 0.2)
+    return search.find_fit(problem, machine, usual_method, options, 0.05)
 
 
 def row(found, name):
@@ -299,7 +299,7 @@ def test_the_command_shows_a_table_and_writes_a_row(tmp_path, enplace):
         '"default_links": {"gpu-cpu": {"b0_us": 1, "b1_us_per_byte": 0},'
         '"cpu-gpu": {"b0_us": 1, "b1_us_per_byte": 0}}}'
     )
-    given = ("fit", tmp_path / "P.enplace", "--cluster", machine, "--time-limit", 0.2)
+    given = ("fit", tmp_path / "P.enplace", "--cluster", machine, "--time-limit", 0.05)
     done = enplace(*given, "--json")
     assert done.status == YES
     rows = done.document["rows"]

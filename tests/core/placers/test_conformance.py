@@ -26,7 +26,7 @@ from enplace.placing.run import FOUND_NO_FIT
 from enplace.readers.clusters import presets
 from enplace.values.constraints import Constraints
 from enplace.values.plan import check_plan
-from enplace.values.problem import STEP_TIME, Problem, split_problem
+from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem, split_problem
 from properties import examples
 
 installed = [name for name, placer in placers().items() if placer.installed]
@@ -38,9 +38,13 @@ SEARCHES = [name for name in installed if placers()[name].can(ANYTIME)]
 
 
 def check_on_drawn_problems(method, check):
-    """Check a method on random problems: on few of them if it searches or calls a solver."""
+    """Check a method on random problems: on few of them if it searches or calls a solver.
+
+    What optimises throughput tries all partitions, which have far more tests of their own.
+    """
     calls_solver = SOLVER in placers()[method].options
-    n_examples = 3 if calls_solver or method in SEARCHES else 10
+    partitions = placers()[method].objectives[0] == THROUGHPUT
+    n_examples = 3 if calls_solver or partitions or method in SEARCHES else 10
     problem = problems(LARGEST_WITH_SOLVER if calls_solver else 24)
     given_problem = given(problem=problem, seed=st.integers(0, 3))(check)
     with warm_solvers():

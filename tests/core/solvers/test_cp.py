@@ -63,7 +63,7 @@ def ticking():
     return Stopwatch(lambda: 1e-3 * next(looks))
 
 
-@examples(8)
+@examples(5)
 @given(problem=problems(8))
 @warm_solvers()
 def test_no_schedule_that_fits_beats_the_bound(problem):
@@ -82,7 +82,7 @@ def test_no_schedule_that_fits_beats_the_bound(problem):
             simulate(problem, one.plan)
 
 
-@examples(12)
+@examples(6)
 @given(problem=problems(8), method=st.sampled_from(["heft", "round-robin", "m-etf"]))
 @warm_solvers()
 def test_the_bound_is_below_a_plan_that_just_fits(problem, method):
