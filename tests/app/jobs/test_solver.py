@@ -12,11 +12,20 @@ from enplace.readers.samples import samples
 from enplace.values.problem import THROUGHPUT, Problem
 from enplace_studio.jobs.moves import MoveSearch
 from enplace_studio.jobs.solver import Report, Solver
+from forking import fork_workers
 from problems import cluster_of, plan_of, profile_of
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forked_workers():
+    """Workers need not import anew what this process has imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        fork_workers(patch)
+        yield
+
+
 @pytest.fixture(scope="module")
-def started(qapp):
+def started(qapp, forked_workers):
     made = Solver()
     made.start()
     yield made
