@@ -385,6 +385,17 @@ def test_a_plan_that_does_not_fit_says_so_before_it_tells_of_the_experts(enplace
     assert "this plan does not fit, nor does the expert's" in done.out
 
 
+@pytest.mark.parametrize("methods", ["heft", "heft,expert"])
+def test_with_pins_compare_and_place_tell_of_the_same_expert_who_is_free(enplace, folder, methods):
+    asked = ("p.json", "--cluster", "c.json", "--json")
+    free = enplace("compare", *asked, "--methods", methods).document
+    pins = ("--pin", "layer_0/=GPU:1", "--pin", "loss=GPU:0")
+    compared = enplace("compare", *asked, *pins, "--methods", methods).document
+    placed = enplace("place", *asked, *pins, "--method", "heft").document
+    figure = "expert_step_time_us"
+    assert compared[figure] == placed[figure] == free[figure]
+
+
 @pytest.mark.parametrize(
     ("objective", "column", "figure"),
     [
