@@ -36,7 +36,8 @@ UNEVEN_US = [7.0, 5.0, 5.0, 3.0, 3.0]
 
 def answers(problem, known):
     """Return all answers of CP-SAT, which is given the cheap lower bound."""
-    return list(solve_cp(problem, known, lower_bound_us(problem), GUARD_S, lambda: False))
+    with warm_solvers():
+        return list(solve_cp(problem, known, lower_bound_us(problem), GUARD_S, lambda: False))
 
 
 @pytest.fixture
@@ -54,7 +55,8 @@ def solver_only(no_trial, monkeypatch):
 
 
 def prove(problem):
-    return place(problem, "enplace", options=PlaceOptions(stop=Stop(GUARD_S)))
+    with warm_solvers():
+        return place(problem, "enplace", options=PlaceOptions(stop=Stop(GUARD_S)))
 
 
 def ticking():

@@ -168,18 +168,19 @@ def test_an_answer_that_satisfies_the_model_is_accepted(gurobi):
     assert (answer.status, answer.objective, answer.bound) == ("optimal", 2.5, 2.5)
 
 
-@pytest.mark.parametrize("start", [None, np.array([2.0, 0.0])])
+WRONG = [
+    {"x0": "0", "x1": "0"},  # violates a row
+    {"x0": "0.5", "x1": "1"},  # violates integrality
+    {"x0": "-1", "x1": "3"},  # violates bounds
+    {"x0": "5", "x1": "0"},
+    {"x0": "nan", "x1": "nan"},
+    {"x0": "0", "x1": "inf"},
+    {"x0": "0"},
+]
+
+
 @pytest.mark.parametrize(
-    "values",
-    [
-        {"x0": "0", "x1": "0"},  # violates a row
-        {"x0": "0.5", "x1": "1"},  # violates integrality
-        {"x0": "-1", "x1": "3"},  # violates bounds
-        {"x0": "5", "x1": "0"},
-        {"x0": "nan", "x1": "nan"},
-        {"x0": "0", "x1": "inf"},
-        {"x0": "0"},
-    ],
+    ("values", "start"), [*((each, None) for each in WRONG), (WRONG[0], np.array([2.0, 0.0]))]
 )
 def test_an_answer_that_violates_the_model_is_rejected(gurobi, values, start):
     gurobi(values=values)

@@ -32,7 +32,7 @@ from properties import examples
 ONE_ROUND = {"rounds": 1}
 
 
-@examples(6)
+@examples(4)
 @given(problem=problems())
 @warm_solvers()
 def test_enplace_is_never_worse_than_a_list_scheduler(problem):
@@ -48,7 +48,7 @@ def test_enplace_is_never_worse_than_a_list_scheduler(problem):
             assert ours.makespan_us <= theirs.makespan_us * (1 + TIE)
 
 
-def branches(n=40, depth=6):
+def branches(n=24, depth=6):
     """Return branches of unequal length that join at the end."""
     costs, edges = [5.0], []
     ends = []
@@ -189,7 +189,7 @@ def test_two_methods_are_tried_side_by_side_on_a_large_graph(monkeypatch, large)
     assert found.plan.note.startswith(f"There was too little time for {later}")
 
 
-@examples(5)
+@examples(4)
 @given(problem=problems())
 def test_no_list_schedule_is_better_on_a_large_graph(problem):
     problem = with_measured_links(problem)

@@ -398,7 +398,7 @@ def test_only_one_sample_counts_if_asked_to_as_in_the_paper(method):
     assert plan.proven
 
 
-@examples(10)
+@examples(6)
 @given(layers=SIZES, capacity=st.integers(12, 30), network_us=st.sampled_from([1.5, 3.0]))
 @example(layers=[(1, 1, 3), (1, 1, 0), (1, 5, 0), (1, 2, 1)], capacity=12, network_us=3.0)
 @example(
@@ -481,7 +481,7 @@ def least_that_fits_simulated(problem, rule):
     return least_time_us(problem, rule, [*product(contiguous_placements(problem), recomputing)])
 
 
-@examples(12)
+@examples(8)
 @given(
     layers=LAYERS,
     capacity=st.integers(15, 150),
