@@ -135,6 +135,7 @@ class Pipeline:
         self._staged: dict[Any, Staged] = {}
         self._now: Staged | None = None
         self._depth = 0
+        self._updating: list[tuple[torch.optim.Optimizer, bool]] = []
         self._waits_for_loss = False
         self.told: Callable[[torch.Tensor], None] = lambda loss: None
         self.around: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -508,14 +509,20 @@ class Pipeline:
                 f"{type(optimizer).__name__} gets a closure, which goes backward within its step; "
                 f"use an optimiser without one"
             )
-        self.weights.watch.turn(on=False)
+        watch = self.weights.watch
+        self._updating.append((optimizer, watch.is_on))
+        watch.is_updating = True
+        if _takes_each_alone(optimizer):
+            watch.turn(on=False)
         if isinstance(optimizer.state, OwnStates):
             optimizer.state.turn(shown=True)
 
     def _end_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self.cut is not None:
-            self.weights.watch.turn(on=True)
-            self.weights.updated(optimizer)
+        _, was_on = self._updating.pop()
+        self.weights.watch.is_updating = bool(self._updating)
+        self.weights.watch.turn(on=was_on)
+        if not any(each is optimizer for each, _ in self._updating):
+            self.weights.updated(optimizer, keeps_all=not _takes_each_alone(optimizer))
 
     def count_modules(self) -> tuple[int, int]:
         """Count the modules of this stage with a planned device, and those with this one."""
@@ -525,6 +532,18 @@ class Pipeline:
         on = [device_around(path, self._modules_on) for path in paths]
         on = [device for device in on if device is not None]
         return len(on), on.count(self.cut.order[self.member.rank])
+
+
+_ALONE = ("torch", "transformers", "bitsandbytes")
+"""Packages whose optimisers update each parameter without a look at the others."""
+
+
+def _takes_each_alone(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimiser does for a parameter the same if it has only some of them.
+
+    Any other may take a norm of all gradients, or draw random numbers for each.
+    """
+    return type(optimizer).step.__module__.partition(".")[0] in _ALONE
 
 
 def _generator_of(card: torch.device) -> torch.Generator:

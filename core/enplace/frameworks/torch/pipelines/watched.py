@@ -12,6 +12,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any, ClassVar
 
 import torch
@@ -65,6 +66,8 @@ class Watch:
     Attributes
     ----------
     is_on : bool
+    is_updating : bool
+        Whether an optimiser makes its step.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class Watch:
         self._part: type = type("Tensor", (_Watched, _Bare), {"watch": self})
         self._elsewhere: type = type("Tensor", (Elsewhere,), {"watch": self})
         self._parameters: list[tuple[torch.nn.Parameter, type, type]] = []
-        self.is_on = False
+        self.is_on = self.is_updating = False
 
     def follow(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Take the parameters to watch; the script may have their memory, as of a state dict."""
@@ -147,9 +150,22 @@ class Watch:
         """Return what a script gets for a gradient that this process does not have."""
         if not (self.is_on and self._is_elsewhere(parameter)):
             return None
+        return self._stand_in(parameter)
+
+    def is_asked_by(self, frame: FrameType) -> bool:
+        """Whether what has no gradient here may have one for a frame that asks.
+
+        PyTorch knows parameters without one; its own optimisers look at no others, but what a
+        script derives of them may.
+        """
+        name = str(frame.f_globals.get("__name__"))
+        return is_of_script(frame) or (self.is_updating and name.startswith("torch.optim."))
+
+    def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor without values, which takes no memory."""
         with torch._C.DisableTorchFunctionSubclass():
-            none = torch.zeros((), dtype=parameter.dtype, device=parameter.device)
-            return none.expand(parameter.shape).as_subclass(self._elsewhere)
+            none = torch.zeros((), dtype=tensor.dtype, device=tensor.device)
+            return none.expand(tensor.shape).as_subclass(self._elsewhere)
 
     def read(self) -> None:
         """Note that values are read."""
@@ -191,6 +207,7 @@ class Watch:
             elif type(each) is not torch.Tensor or self._has_others(each):
                 raise _reads_others()
             else:
+                each.data = self._stand_in(each).as_subclass(torch.Tensor)
                 each.__class__ = self._elsewhere
 
     def _has_others(self, tensor: torch.Tensor) -> bool:
@@ -206,10 +223,8 @@ class Watch:
             raise _reads_others()
         if _name(func).startswith("_foreach_") and args:
             pairs = zip(made, _are_elsewhere((*args, *kwargs.values())), strict=True)
-            return type(made)(
-                each.as_subclass(self._elsewhere) if is_away else each for each, is_away in pairs
-            )
-        return tree_map(lambda each: each.as_subclass(self._elsewhere), made)
+            return type(made)(self._stand_in(each) if is_away else each for each, is_away in pairs)
+        return tree_map(self._stand_in, made)
 
 
 def _are_elsewhere(args: Sequence[Any]) -> list[bool]:
@@ -292,7 +307,7 @@ class _Watched:
     def grad(self) -> torch.Tensor | None:
         with torch._C.DisableTorchFunctionSubclass():
             found: torch.Tensor | None = torch.Tensor.grad.__get__(self)
-        if found is None and is_of_script(sys._getframe(1)):  # PyTorch knows parameters without one
+        if found is None and self.watch.is_asked_by(sys._getframe(1)):
             return self.watch.gradient(self)
         return found
 

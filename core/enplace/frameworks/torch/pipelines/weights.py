@@ -116,11 +116,13 @@ class Weights:
             for name, each in vars(place).items()
             if each is clip._get_total_norm
         ]
+        kinds = [each for each in vars(torch.optim).values() if isinstance(each, type)]
         return [
             *norms,
             (torch.amp.GradScaler, "_unscale_grads_", self._unscaled),
             (torch.nn.Module, "state_dict", self._saved),
             (torch.optim.Optimizer, "state_dict", self._saved_states),
+            *((kind, "step", self._took_step) for kind in kinds if "step" in vars(kind)),
         ]
 
     # Gradients
@@ -194,6 +196,15 @@ class Weights:
 
         return unscale
 
+    def _took_step(self, usual: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(usual)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            """Update own parameters, also for an optimiser that looks at others before or after."""
+            with self.watch.off():
+                return usual(*args, **kwargs)
+
+        return step
+
     # What is saved or evaluated
 
     @property
@@ -203,14 +214,17 @@ class Weights:
             return []
         return [*self._model.parameters(), *self._model.buffers(), *self._beside.values()]
 
-    def updated(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note that each process has updated its own, if an optimiser has any of these."""
+    def updated(self, optimizer: torch.optim.Optimizer, *, keeps_all: bool) -> None:
+        """Note that each process has updated its own, if an optimiser has any of these.
+
+        It ``keeps_all`` states if it sees all parameters: stand-ins for those of others.
+        """
         given = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if given.isdisjoint(self._owner):
             return
         self._outdated.update(map(id, self._all))
         if not isinstance(optimizer.state, OwnStates):  # as at first, and where it was loaded
-            elsewhere = self._owner.keys() - self.own.keys()
+            elsewhere = {} if keeps_all else self._owner.keys() - self.own.keys()
             own = ((p, each) for p, each in optimizer.state.items() if id(p) not in elsewhere)
             optimizer.state = OwnStates(None, own)
         optimizer.state.turn(shown=False)
@@ -264,17 +278,13 @@ class Weights:
             meet(SAVES, self._member.device)
             with connected():
                 dist.all_gather_object(found, own)
-            theirs = {
-                parameters[number]: state
-                for each in found
-                for number, state in each.items()
-                if parameters[number] not in optimizer.state
-            }
-            optimizer.state.update(theirs)
+            before = dict(optimizer.state)
+            for each in found:
+                optimizer.state.update({parameters[n]: state for n, state in each.items()})
             try:
                 return usual(optimizer, *args, **kwargs)
             finally:
-                for parameter in theirs:
-                    del optimizer.state[parameter]
+                optimizer.state.clear()
+                optimizer.state.update(before)
 
         return state_dict
