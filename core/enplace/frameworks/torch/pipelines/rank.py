@@ -154,8 +154,7 @@ class Pipeline:
                 *weights_apart.patches(),
             ):
                 stack.enter_context(patch.object(owner, name, new(getattr(owner, name))))
-            stack.callback(hooks.register_optimizer_step_pre_hook(self._begin_update).remove)
-            stack.callback(hooks.register_optimizer_step_post_hook(self._end_update).remove)
+            stack.callback(hooks.register_optimizer_step_pre_hook(self._surround_update).remove)
             stack.callback(self.weights.watch.turn, on=False)
             yield
 
@@ -308,6 +307,8 @@ class Pipeline:
                 )
             assert self._now is not None
             self._waits_for_loss = False
+            self._updating.clear()  # where one has failed
+            self.weights.watch.is_updating = False
             with self.weights.watch.off():
                 number = self._now.tape.loss(given[0])
                 if self._now.cut is None:
@@ -503,12 +504,19 @@ class Pipeline:
                 own.manual_seed((seed + self.member.rank) % 2**63)
             yield
 
-    def _begin_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _surround_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Begin an update after the script's hooks before it, and end it before those after it."""
         if self.cut is not None and (any(map(callable, args[1:])) or kwargs.get("closure")):
             raise PipelineRefusedError(
                 f"{type(optimizer).__name__} gets a closure, which goes backward within its step; "
                 f"use an optimiser without one"
             )
+        before, after = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+        before[_OWN_HOOK], after[_OWN_HOOK] = self._begin_update, self._end_update
+        before.move_to_end(_OWN_HOOK)
+        after.move_to_end(_OWN_HOOK, last=False)
+
+    def _begin_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         watch = self.weights.watch
         self._updating.append((optimizer, watch.is_on))
         watch.is_updating = True
@@ -533,6 +541,9 @@ class Pipeline:
         on = [device for device in on if device is not None]
         return len(on), on.count(self.cut.order[self.member.rank])
 
+
+_OWN_HOOK = -1
+"""Stands for the pipeline's own hook among those of an optimiser."""
 
 _ALONE = ("torch", "transformers", "bitsandbytes")
 """Packages whose optimisers update each parameter without a look at the others."""

@@ -150,7 +150,7 @@ class Watch:
         """Return what a script gets for a gradient that this process does not have."""
         if not (self.is_on and self._is_elsewhere(parameter)):
             return None
-        return self._stand_in(parameter)
+        return self.stand_in(parameter)
 
     def is_asked_by(self, frame: FrameType) -> bool:
         """Whether what has no gradient here may have one for a frame that asks.
@@ -161,11 +161,12 @@ class Watch:
         name = str(frame.f_globals.get("__name__"))
         return is_of_script(frame) or (self.is_updating and name.startswith("torch.optim."))
 
-    def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
+    def stand_in(self, tensor: torch.Tensor, shape: torch.Size | None = None) -> torch.Tensor:
         """Return a tensor without values, which takes no memory."""
         with torch._C.DisableTorchFunctionSubclass():
             none = torch.zeros((), dtype=tensor.dtype, device=tensor.device)
-            return none.expand(tensor.shape).as_subclass(self._elsewhere)
+            made = none.expand(tensor.shape if shape is None else shape)
+            return made.as_subclass(self._elsewhere)
 
     def read(self) -> None:
         """Note that values are read."""
@@ -207,7 +208,7 @@ class Watch:
             elif type(each) is not torch.Tensor or self._has_others(each):
                 raise _reads_others()
             else:
-                each.data = self._stand_in(each).as_subclass(torch.Tensor)
+                each.data = self.stand_in(each).as_subclass(torch.Tensor)
                 each.__class__ = self._elsewhere
 
     def _has_others(self, tensor: torch.Tensor) -> bool:
@@ -223,8 +224,8 @@ class Watch:
             raise _reads_others()
         if _name(func).startswith("_foreach_") and args:
             pairs = zip(made, _are_elsewhere((*args, *kwargs.values())), strict=True)
-            return type(made)(self._stand_in(each) if is_away else each for each, is_away in pairs)
-        return tree_map(self._stand_in, made)
+            return type(made)(self.stand_in(each) if is_away else each for each, is_away in pairs)
+        return tree_map(self.stand_in, made)
 
 
 def _are_elsewhere(args: Sequence[Any]) -> list[bool]:

@@ -197,13 +197,37 @@ class Weights:
         return unscale
 
     def _took_step(self, usual: Callable[..., Any]) -> Callable[..., Any]:
+        if hasattr(usual, "hooked"):  # for an optimiser that is older; its hooks are the script's
+            hook: Any = torch.optim.Optimizer.profile_hook_step
+            hooked: Callable[..., Any] = hook(self._took_step(vars(usual)["__wrapped__"]))
+            vars(hooked)["hooked"] = True
+            return hooked
+
         @wraps(usual)
-        def step(*args: Any, **kwargs: Any) -> Any:
-            """Update own parameters, also for an optimiser that looks at others before or after."""
+        def step(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            """Update own parameters, also for an optimiser that looks at all before or after."""
+            if not self.watch.is_on:
+                return usual(optimizer, *args, **kwargs)
+            given = [p for group in optimizer.param_groups for p in group["params"]]
+            one = next((p for p in given if id(p) in self.own and p.grad is not None), None)
+            before = {key: _version(each) for key, each in optimizer.state.get(one, {}).items()}
             with self.watch.off():
-                return usual(*args, **kwargs)
+                out = usual(optimizer, *args, **kwargs)
+            self._outdated.update(map(id, given))
+            for key, each in optimizer.state.get(one, {}).items():
+                if before.get(key) != _version(each):
+                    for p in filter(self._is_elsewhere, given):
+                        optimizer.state[p][key] = self._like(each, one, p)
+            return out
 
         return step
+
+    def _like(self, state: Any, one: torch.Tensor | None, other: torch.Tensor) -> Any:
+        """Return what an optimiser keeps of one parameter, without values, for another."""
+        if not isinstance(state, torch.Tensor):
+            return state
+        shape = other.shape if one is not None and state.shape == one.shape else state.shape
+        return self.watch.stand_in(state, shape)
 
     # What is saved or evaluated
 
@@ -279,8 +303,10 @@ class Weights:
             with connected():
                 dist.all_gather_object(found, own)
             before = dict(optimizer.state)
-            for each in found:
-                optimizer.state.update({parameters[n]: state for n, state in each.items()})
+            theirs = {number: state for each in found for number, state in each.items()}
+            optimizer.state.clear()
+            optimizer.state.update({parameters[n]: theirs[n] for n in sorted(theirs)})
+            optimizer.state.update({p: s for p, s in before.items() if p not in optimizer.state})
             try:
                 return usual(optimizer, *args, **kwargs)
             finally:
@@ -288,3 +314,8 @@ class Weights:
                 optimizer.state.update(before)
 
         return state_dict
+
+
+def _version(state: Any) -> Any:
+    """Return what changes when an optimiser makes or changes what it keeps."""
+    return (id(state), state._version) if isinstance(state, torch.Tensor) else state
