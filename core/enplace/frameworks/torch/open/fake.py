@@ -33,7 +33,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.open.answers import Answers, is_installed
-from enplace.frameworks.torch.open.files import load_from, map_nothing, save_shapes, save_to
+from enplace.frameworks.torch.open.files import (
+    make_shapes,
+    map_nothing,
+    save_shapes,
+    save_without_content,
+)
 from enplace.frameworks.torch.open.gpu_kernels import OnTheHost, fork_on_host, run_again_in
 from enplace.frameworks.torch.open.scripts import OF_STEPS, Watch, run_watched
 from enplace.frameworks.torch.open.values import KnownValues
@@ -127,12 +132,11 @@ def fake_tensors(source: Source | None = None) -> Iterator[Answers]:
         # As on a GPU, optimisers take lists of tensors unless the script says otherwise.
         lists = ("_get_foreach_kernels_supported_devices", lambda: ["cuda", "cpu"])
         stack.enter_context(patch.object(optimizer, *lists))
-        saved: dict[Any, Any] = {}
-        stack.enter_context(patch.object(torch, "save", save_to(saved)))
-        stack.enter_context(patch.object(torch, "load", load_from(saved, torch.load)))
+        stack.enter_context(patch.object(torch, "save", save_without_content(torch.save)))
         if find_spec("safetensors"):
             files = import_module("safetensors.torch")
             stack.enter_context(patch.object(files, "save_file", save_shapes(files._TYPES)))
+            stack.enter_context(patch.object(files, "save", make_shapes(files._TYPES)))
         for name in ("numpy", "__array__", "tolist"):
             read = _read(name, answers)
             for kind in (torch.Tensor, FakeTensor):  # each may have its own

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import torch
+from torch.serialization import skip_data
 
 
 def map_nothing(usual: Any) -> Any:
@@ -24,22 +23,46 @@ def map_nothing(usual: Any) -> Any:
     return as_array
 
 
-def save_to(saved: dict[Any, Any]) -> Any:
-    """Save an empty file, for tensors have no content; but keep what would have been saved."""
+def save_without_content(usual: Any) -> Any:
+    """Save a file that has shapes, and takes no room for tensors: they have no content."""
 
-    def save(thing: Any, file: Any, *_: Any, **__: Any) -> None:
-        saved[name := _name_of(file)] = thing
-        if isinstance(name, str):
-            Path(name).touch()  # scripts and libraries ask whether it is there
+    @wraps(usual)
+    def save(*args: Any, **kwargs: Any) -> None:
+        with skip_data(materialize_fake_tensors=True):
+            usual(*args, **kwargs)
 
     return save
 
 
 def save_shapes(types: Mapping[str, torch.dtype]) -> Any:
     """Save a file of safetensors, by its names of types; behind its header it takes no room."""
-    names = {kind: name for name, kind in types.items()}
+    header_of = _header_of(types)
 
     def save(tensors: Mapping[str, torch.Tensor], filename: Any, metadata: Any = None) -> None:
+        header, n_bytes = header_of(tensors, metadata)
+        with open(filename, "wb") as file:
+            file.write(header)
+            file.truncate(len(header) + n_bytes)
+
+    return save
+
+
+def make_shapes(types: Mapping[str, torch.dtype]) -> Any:
+    """Make the bytes of such a file."""
+    header_of = _header_of(types)
+
+    def make(tensors: Mapping[str, torch.Tensor], metadata: Any = None) -> bytes:
+        header, n_bytes = header_of(tensors, metadata)
+        return header + bytes(n_bytes)
+
+    return make
+
+
+def _header_of(types: Mapping[str, torch.dtype]) -> Callable[..., tuple[bytes, int]]:
+    """Return a function that makes the header of such a file, and counts the bytes behind it."""
+    names = {kind: name for name, kind in types.items()}
+
+    def header_of(tensors: Mapping[str, torch.Tensor], metadata: Any) -> tuple[bytes, int]:
         header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
         end = 0
         for name, each in tensors.items():
@@ -47,25 +70,6 @@ def save_shapes(types: Mapping[str, torch.dtype]) -> Any:
             offsets = {"shape": [*each.shape], "data_offsets": [begin, end]}
             header[name] = {"dtype": names[each.dtype], **offsets}
         text = json.dumps(header).encode()
-        with open(filename, "wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            file.truncate(file.tell() + end)
+        return len(text).to_bytes(8, "little") + text, end
 
-    return save
-
-
-def load_from(saved: dict[Any, Any], usual: Any) -> Any:
-    """Load what would have been saved, and other files as usual."""
-
-    @wraps(usual)
-    def load(file: Any, *args: Any, **kwargs: Any) -> Any:
-        name = _name_of(file)
-        return saved[name] if name in saved else usual(file, *args, **kwargs)
-
-    return load
-
-
-def _name_of(file: Any) -> Any:
-    """Return the path of a file, or a file in memory itself."""
-    name = getattr(file, "name", file)
-    return os.path.realpath(name) if isinstance(name, str | os.PathLike) else file
+    return header_of
