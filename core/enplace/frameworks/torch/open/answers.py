@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from itertools import takewhile
+from math import prod
 from pathlib import Path
 from traceback import walk_stack
 from types import CodeType, FrameType
@@ -203,7 +204,8 @@ class Answers(TorchDispatchMode):
             mask = args[-1]
             n = self._n_rows(mask)
             if func is _aten.masked_select.default:
-                return args[0].new_empty(n)
+                shape = torch.broadcast_shapes(args[0].shape, mask.shape)
+                return args[0].new_empty(n * (prod(shape) // max(mask.numel(), 1)))
             return mask.new_empty((n, mask.dim()), dtype=torch.int64)
         if func in BY_VALUE:
             made = NotImplemented if given is None else self.known.compute(func, given)

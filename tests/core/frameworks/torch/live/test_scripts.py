@@ -846,6 +846,20 @@ model.load_state_dict(torch.load("own.pt"))
 torch.save(model.state_dict(), memory := io.BytesIO())
 memory.seek(0)
 model.load_state_dict(torch.load(memory))
+import shutil
+from pathlib import Path
+from safetensors.torch import load, save
+Path("in_bytes.pt").write_bytes(memory.getvalue())
+model.load_state_dict(torch.load("in_bytes.pt"))
+Path("runs").mkdir()
+torch.save(model, Path("runs", "own.pt.new"))
+os.replace("runs/own.pt.new", "runs/own.pt")
+shutil.copyfile("runs/own.pt", "copy.pt")
+whole = torch.load("copy.pt", weights_only=False)
+assert next(whole.parameters()) is not next(model.parameters())
+whole.requires_grad_(False)
+del whole
+assert load(save({"ones": torch.ones(3)}))["ones"].shape == (3,)
 optimizer ="""
     made, loaded = (
         record_on_fake_tensors(script(tmp_path, text), ignore).step
@@ -853,6 +867,15 @@ optimizer ="""
     )
     assert kinds(loaded) == kinds(made)
     assert [*loaded.alive_bytes()] == [*made.alive_bytes()]
+
+
+def test_a_mask_that_broadcasts_takes_whole_rows_in_an_estimate(tmp_path):
+    taken = "torch.masked_select(model(x), y[:, None] >= 0).view(-1, 10)"
+    text = LOOP.replace("cross_entropy(model(x), y)", f"cross_entropy({taken}, y)")
+    assert taken in text
+    source = script(tmp_path, text)
+    real, fake = record(source), record_on_fake_tensors(source, ignore).step
+    assert peak_bytes(fake) == peak_bytes(real)
 
 
 def test_a_parameter_on_memory_of_python_is_viewed_in_an_estimate(tmp_path):
