@@ -37,9 +37,10 @@ def depth_first_position(problem: Problem) -> IntArray:
         inputs[op].append(source)
         readers[source].append(op)
     frees = _frees_enough(profile)
+    missing = [set(each) for each in inputs]
     for op in range(n_ops):
         inputs[op].sort(key=depth.__getitem__)
-        readers[op] = sorted(filter(frees.__getitem__, readers[op]), key=height.__getitem__)
+        readers[op].sort(key=height.__getitem__)
     is_end = np.diff(profile.out_ptr) == 0
     done = [False] * n_ops
     found: list[int] = []
@@ -47,14 +48,18 @@ def depth_first_position(problem: Problem) -> IntArray:
         left = [(end, True)]
         while left:
             op, is_needed = left.pop()
-            if done[op] or not (is_needed or _misses_few(op, inputs, done)):
+            if done[op] or not (is_needed or _misses_few(op, missing)):
                 continue
-            if missing := [(source, True) for source in inputs[op] if not done[source]]:
-                left += [(op, True), *reversed(missing)]
+            if missing[op]:
+                first = [(source, True) for source in inputs[op] if source in missing[op]]
+                left += [(op, True), *reversed(first)]
                 continue
             done[op] = True
             found.append(op)
-            left += [(reader, False) for reader in reversed(readers[op])]
+            for reader in reversed(readers[op]):
+                missing[reader].discard(op)
+                if frees[reader]:
+                    left.append((reader, False))
     return inverse(np.array(found, dtype=np.int64))
 
 
@@ -68,12 +73,13 @@ def _frees_enough(profile: Profile) -> list[bool]:
     return found
 
 
-def _misses_few(op: int, inputs: list[list[int]], done: list[bool]) -> bool:
+def _misses_few(op: int, missing: list[set[int]]) -> bool:
     """Whether few ops must run before an op can."""
-    missing, left = {op}, [op]
-    while left and len(missing) <= FEW:
-        for source in inputs[left.pop()]:
-            if not done[source] and source not in missing:
-                missing.add(source)
-                left.append(source)
-    return len(missing) <= FEW
+    found, left = {op}, [op]
+    while left and len(found) <= FEW:
+        more = missing[left.pop()]
+        if len(more) > FEW:
+            return False
+        left += more - found
+        found |= more
+    return len(found) <= FEW
