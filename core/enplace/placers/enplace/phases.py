@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 
 import numpy as np
 
@@ -193,7 +194,8 @@ class PhasedSearch:
             return []
         best = self._best_for_blocks(self._states_on(level, []), LINKS[0])
         if self.is_tight:
-            thrifty = (replace(state_of(level, p), thrifty=True) for p in self.plans)
+            plans = takewhile(lambda _: not self.options.stop(), self.plans)
+            thrifty = (replace(state_of(level, plan), thrifty=True) for plan in plans)
             best = min([best, *(measure(each, LINKS[0]) for each in thrifty)], key=by_price)
         found = [replace(best, makespan_us=np.inf, excess_bytes=UNKNOWN)] * THREADS
         goal = best.priced_us * PROMISING
