@@ -92,6 +92,7 @@ _BY_VALUE = (
     "the loss goes by the value of a loss, without its gradient, and a micro-batch has another; "
     "run without a pipeline, or leave that out"
 )
+_DRAWN_LIKE = ("rand_like", "randn_like", "randint_like")
 _WITHOUT_GRADIENT = ("detach", "data")
 
 
@@ -121,6 +122,8 @@ class Tape(TorchFunctionMode):
         self.made_of_losses: list[Aside] = []
         self._aside: dict[int, Aside] = {}
         self._instead: dict[int, torch.Tensor] = {}
+        self._fresh: set[int] = set()
+        self._copies: dict[int, torch.Tensor] = {}
         self._samples, self._rows, self._kind = samples, rows_of(samples, parts), kind
         self._paths: list[str] = []
         self._own = {id(each) for each in (*model.parameters(), *model.buffers())}
@@ -206,6 +209,8 @@ class Tape(TorchFunctionMode):
         self._held.clear()
         self._aside.clear()
         self._instead.clear()
+        self._fresh.clear()
+        self._copies.clear()
 
     def close(self) -> None:
         """End the tape, wherever it is."""
@@ -401,10 +406,45 @@ class Tape(TorchFunctionMode):
             None if changed is None or not is_of_loss else changed.clone(),
         )
         out = call.begin(changed)
+        if not has_any((args, kwargs), np.ndarray):
+            lent = {_memory(each) for each in given}
+            self._fresh |= {id(each) for _, each in call.made if _memory(each) not in lent}
         self._aside.update({id(each): call for each in call.results if id(each) not in self._own})
         if is_of_loss:
             self.made_of_losses.append(call)
         return out
+
+    def _is_changed_aside(self, changed: torch.Tensor, given: Sequence[torch.Tensor]) -> bool:
+        """Whether a tensor with a row per sample is changed as a whole, by nothing of the step."""
+        if any(_overlap(changed, each) for each in self.batch.values()):
+            return False
+        keeps = torch.is_grad_enabled() and any(each.requires_grad for each in given)
+        return not (keeps or any(is_inner(e) or id(e) in self._number_of for e in given))
+
+    def _copy(self, name: str, changed: torch.Tensor) -> torch.Tensor:
+        """Return the copy on the tape that a call of the script changes in its stead."""
+        if id(changed) not in self._fresh:
+            raise PipelineRefusedError(
+                f"{at_line()}: '{name.strip('_')}' changes a tensor with a row for each sample "
+                f"after the step has taken it, or by what the step made, and a pipeline has only a "
+                f"micro-batch of that; make a new tensor in each step, or change it before the "
+                f"model is called"
+            )
+        self._held.append(changed)
+        return self._noted(torch.clone, "clone", (self._part(changed),), {})
+
+    def _whole_like(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return a tensor like one of the step, but with a row for each sample; None for others.
+
+        What the script draws like that is what it draws without a pipeline.
+        """
+        if self._is_batch(tensor):
+            return tensor
+        number = self._number_of.get(id(tensor), -1)
+        has_rows = tensor.dim() > 0 and tensor.shape[0] == self._rows
+        if number < 0 or not has_rows or self._with_samples.get(number, 0):
+            return None
+        return torch.cat([tensor.detach()] * (self._samples // self._rows))
 
     def _put_on(self, tensor: torch.Tensor, call: Aside) -> torch.Tensor:
         """Return what is on the tape for a tensor that was made aside and meets the step."""
@@ -470,7 +510,15 @@ class Tape(TorchFunctionMode):
         self, func: Any, name: str, args: Any, kwargs: Any, *, is_opaque: bool = False
     ) -> Any:
         if not self._in_model:
+            args, kwargs = tree_map(lambda each: self._copies.get(id(each), each), (args, kwargs))
             given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+            for changed in filter(self._is_batch, _changed_by(name, args, kwargs)):
+                if not self._is_changed_aside(changed, given):
+                    self._copies[id(changed)] = self._copy(name, changed)
+                    return self._called(func, name, args, kwargs)
+                return self._call_aside(func, name, args, kwargs, given)
+            if name in _DRAWN_LIKE and args and (whole := self._whole_like(args[0])) is not None:
+                return self._call_aside(func, name, (whole, *args[1:]), kwargs, [])
             if self._goes_aside(name, given):
                 return self._call_aside(func, name, args, kwargs, given)
         args, kwargs = self._cut((args, kwargs))
@@ -740,6 +788,32 @@ class Tape(TorchFunctionMode):
 def _changes_first(name: str, args: Sequence[Any]) -> bool:
     """Whether a call changes its first argument, a tensor, in place."""
     return bool(IN_PLACE.fullmatch(name) and args and is_tensor(args[0]))
+
+
+def _changed_by(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors that a call changes: its first argument, or what it gets as ``out``."""
+    out = [each for each in tree_leaves(kwargs.get("out")) if is_tensor(each)]
+    return [args[0], *out] if _changes_first(name, args) else out
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors may have some memory in common."""
+    if _memory(one) != _memory(other) or torch.sparse_coo in (one.layout, other.layout):
+        return False
+    begins, ends = zip(*map(_span, (one, other)), strict=True)
+    return bool(max(begins) < min(ends))
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return where a tensor begins and ends in its memory, in bytes."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    size = 1 + sum((n - 1) * step for n, step in steps)
+    begin = tensor.storage_offset() * tensor.element_size()
+    return begin, begin + size * tensor.element_size()
 
 
 def _checks_values() -> bool:

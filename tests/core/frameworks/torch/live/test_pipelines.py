@@ -731,6 +731,51 @@ def test_what_is_made_for_the_loss_is_cut_where_it_meets_it(labels):
     assert loss_in_stages(cut, tape.batch).item() == pytest.approx(whole.item(), rel=1e-6)
 
 
+KEPT = torch.zeros(4, 3, 16)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda out, y: KEPT.copy_(torch.arange(4.0).view(4, 1, 1)),
+        lambda out, y: KEPT.mul_(0.5).add_(2),
+        lambda out, y: torch.add(torch.ones(4, 3, 16), 1, out=KEPT),
+        lambda out, y: torch.zeros(4, 3, 16).scatter_(2, y[..., None], 1),
+        lambda out, y: torch.ones(4, 3, 16).add_(out.detach()).mul_(2),
+        lambda out, y: torch.randn_like(out) + torch.rand_like(y * 1.0)[..., None],
+    ],
+)
+def test_what_a_script_fills_or_draws_for_its_loss_is_whole(made):
+    model, (x, y) = Tied(), batch()
+    before = KEPT.clone()
+
+    def loss(out, y):
+        torch.manual_seed(0)
+        filled = made(out, y)
+        return (out * filled).mean() + (filled * filled).mean()
+
+    tape, number = taped(model, x, y, loss=loss)
+    after = KEPT.clone()
+    cut = cut_tape(tape.calls, number, {"emb": 0, "one": 0, "two": 1, "head": 1}, "ab")
+    found = loss_in_stages(cut, tape.batch).item()
+    assert torch.equal(KEPT, after)
+    KEPT.copy_(before)
+    assert found == pytest.approx(loss(model(x), y).item(), rel=1e-5)
+    assert torch.equal(KEPT, after)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda out, y: (KEPT.copy_(out.detach()) * out).mean(),
+        lambda out, y: loss_of(out, y) + 0 * y.zero_().sum(),
+    ],
+)
+def test_what_a_step_has_taken_is_not_changed_in_it(loss):
+    with pytest.raises(PipelineRefusedError, match="changes a tensor with a row for each sample"):
+        taped(Tied(), *batch(), loss=loss)
+
+
 class Masked(Tied):
     def forward(self, x, mask):
         return nn.functional.scaled_dot_product_attention(*[self.emb(x)] * 3, mask) @ self.two(mask)
