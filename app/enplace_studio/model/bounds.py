@@ -15,8 +15,8 @@ class Bounds(QObject):
     """The proven lower bounds of the open problems.
 
     A bound takes a linear program, so an edit never waits for one. Constraints only remove plans,
-    so a bound stays valid when constraints are added; only a problem without any valid bound needs
-    a computation.
+    so a bound stays valid when constraints are added, until their own, which may be higher, is
+    computed.
     """
 
     changed = Signal()
@@ -32,15 +32,17 @@ class Bounds(QObject):
         self._proofs.add(problem, proof)
         self.changed.emit()
 
-    def find_us(self, schedule: Schedule) -> float | None:
-        """Return the best known bound of a plan's rivals; ``changed`` is sent once there is one."""
+    def find_us(self, schedule: Schedule, *, own: bool = False) -> float | None:
+        """Return the best known bound of a plan's rivals; ``changed`` is sent once there is one.
+
+        With ``own``, it is sent again once there is one with all constraints, as commands show it.
+        """
         problem = rivals_of(schedule)
         proof = self._proofs.known(problem)
-        if proof is None:
+        if (self._proofs.get(problem) if own else proof) is None:
             self._next = problem  # later requests replace earlier ones
             self._start()
-            return None
-        return proof.bound_us
+        return None if proof is None else proof.bound_us
 
     def gap(self, schedule: Schedule) -> float | None:
         """Return how far a step is above the bound, as a fraction; None if not known yet."""
@@ -53,7 +55,7 @@ class Bounds(QObject):
         if problem is None or self._background.is_busy:
             return
         self._next = None
-        if self._proofs.known(problem) is not None:
+        if self._proofs.get(problem) is not None:
             return  # it was asked for again while it was being computed
         self._background.start(
             lambda: Proof(lower_bound_us(problem)), lambda proof: self._finish(problem, proof)

@@ -57,6 +57,16 @@ def test_a_pin_keeps_the_bound_without_a_computation(problem, computed):
     assert computed == []
 
 
+def test_the_bound_of_the_current_plan_is_soon_that_of_its_constraints(problem, computed, qtbot):
+    bounds = Bounds()
+    bounds.add(problem, Proof(20.0))
+    pinned = problem.constrained(pins={0: 1, 1: 1, 2: 1})
+    with qtbot.waitSignal(bounds.changed):
+        assert bounds.find_us(step(pinned), own=True) == 20.0
+    assert bounds.find_us(step(pinned)) == with_bound(step(pinned)).bound_us == 30.0
+    assert computed == [pinned]
+
+
 def test_other_costs_need_a_bound_of_their_own(problem, computed, qtbot):
     bounds = Bounds()
     bounds.add(problem, Proof(20.0))
