@@ -17,7 +17,6 @@ from importlib.util import find_spec
 from itertools import groupby
 from typing import Any
 from unittest.mock import patch
-from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -106,12 +105,7 @@ def fake_tensors(source: Source | None = None) -> Iterator[Answers]:
             stack.enter_context(patch.object(kind, "__new__", _without_size(kind.__new__)))
             stack.enter_context(patch.object(kind, "materialize", _materialize))
         stack.enter_context(patch.object(torch.nn.Module, "_apply", _apply))
-        apart: WeakSet[DataLoader[Any]] = WeakSet()
-        load = _load_here(DataLoader.__init__, apart)
-        stack.enter_context(patch.object(DataLoader, "__init__", load))
-        batches = dataloader._SingleProcessDataLoaderIter
-        fetch = _fetch_unseen(batches.__init__, apart)
-        stack.enter_context(patch.object(batches, "__init__", fetch))
+        stack.enter_context(patch.object(DataLoader, "__iter__", _load_here))
         step = patch.object(torch.amp.GradScaler, "_maybe_opt_step", _step_anyway)
         stack.enter_context(step)  # it asks whether a gradient is infinite
         ddp = torch.nn.parallel.DistributedDataParallel
@@ -362,32 +356,16 @@ def _with_lengths(usual: Any) -> Any:
     return loss
 
 
-def _load_here(init: Any, apart: WeakSet[DataLoader[Any]]) -> Any:
-    """Let data loaders work in this process: others cannot send a tensor without content.
+def _load_here(self: DataLoader[Any]) -> Any:
+    """Load batches in this process: others cannot send a tensor without content.
 
-    Note those that would have others do so.
+    The loader keeps what it was made with, of which libraries make others. No step has the ops by
+    which another process would have loaded its batch.
     """
-
-    def init_here(self: Any, *args: Any, **kwargs: Any) -> None:
-        names = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
-        kwargs = dict(zip(names, args, strict=False)) | kwargs
-        n_others = kwargs.pop("num_workers", 0)
-        dropped = ("prefetch_factor", "persistent_workers", "pin_memory", "timeout")
-        for name in ("multiprocessing_context", *dropped):
-            kwargs.pop(name, None)
-        init(self, **kwargs)
-        if n_others:
-            apart.add(self)
-
-    return init_here
-
-
-def _fetch_unseen(init: Any, apart: WeakSet[DataLoader[Any]]) -> Any:
-    """Let no step have the ops by which another process would have loaded its batch."""
-
-    def init_unseen(self: Any, loader: DataLoader[Any]) -> None:
-        init(self, loader)
-        fetcher = self._dataset_fetcher
+    with patch.multiple(self, num_workers=0, timeout=0, pin_memory=False):
+        batches = dataloader._SingleProcessDataLoaderIter(self)
+    if self.num_workers:
+        fetcher: Any = batches._dataset_fetcher
         usual = fetcher.fetch
 
         def fetch(indices: Any) -> Any:
@@ -397,10 +375,8 @@ def _fetch_unseen(init: Any, apart: WeakSet[DataLoader[Any]]) -> Any:
             finally:
                 ELSEWHERE.reset(token)
 
-        if loader in apart:
-            fetcher.fetch = fetch
-
-    return init_unseen
+        fetcher.fetch = fetch
+    return batches
 
 
 class _OfNumbers(TorchFunctionMode):
