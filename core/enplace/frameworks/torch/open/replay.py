@@ -85,7 +85,7 @@ def _about(program: Program, chosen: Mapping[str, int]) -> Iterator[str]:
         last = [*known][-1]
         yield (
             f"The program leaves {count(len(known), 'size')} open: {listed([*sizes])}. "
-            f"--batch-size, or --size {last}=N, chooses another."
+            f"--batch-size, or --size {last}=N of 'enplace import', chooses another."
         )
     if not program.knows_ties:
         yield (
