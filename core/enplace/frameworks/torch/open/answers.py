@@ -27,7 +27,7 @@ from enplace.frameworks.source import Source
 from enplace.frameworks.torch.open.by_value import BY_VALUE
 from enplace.frameworks.torch.open.gpu_kernels import recur, recur_back
 from enplace.frameworks.torch.open.shares import Shares
-from enplace.frameworks.torch.open.uses import CONDITION, END, Uses, place_of
+from enplace.frameworks.torch.open.uses import END, Uses, place_of
 from enplace.frameworks.torch.open.values import KnownValues, Masks, plainly
 from enplace.frameworks.torch.record.recorder import run_parts
 from enplace.frameworks.torch.record.recording import LoadError
@@ -39,6 +39,10 @@ _aten = torch.ops.aten
 _SPARSE = (
     "How many numbers a sparse tensor holds is not known in an estimate, so ops on them count as "
     "if they were empty; for their times, profile on a device without --estimate."
+)
+_ITERATES = (
+    "LBFGS iterates until values are small, which an estimate does not have, so each of its steps "
+    "counts one evaluation of its closure, and no update"
 )
 _COPIES = (
     "What DistributedDataParallel adds is left out: its buckets, which take as much memory as the "
@@ -69,6 +73,7 @@ class Answers(TorchDispatchMode):
         self._asked: Counter[str] = Counter()
         self.masks = Masks(self.known)
         self._shares = Shares(self.known)
+        self._iterates: dict[str, None] = {}  # lines that call LBFGS
         self._taken: defaultdict[str, dict[str, None]] = defaultdict(dict)
 
     def about(self) -> Iterator[str]:
@@ -84,6 +89,11 @@ class Answers(TorchDispatchMode):
             yield (
                 f"What the script does depends on values that an estimate does not have; they were "
                 f"taken to be {listed(taken)}. If that changes what a step computes, profile on a "
+                f"device without --estimate."
+            )
+        if self._iterates:
+            yield (
+                f"{_ITERATES} ({name_lines(self._iterates)}); for all iterations, profile on a "
                 f"device without --estimate."
             )
         if self.saw_sparse:
@@ -145,16 +155,14 @@ class Answers(TorchDispatchMode):
         return answer
 
     def _find_uses(self) -> set[str]:
-        """Return what is decided by the value that the script reads; nothing if a library does.
-
-        LBFGS asks whether to end its iterations.
-        """
+        """Return what is decided by the value that the script reads; nothing if a library does."""
         frame = _asker()
         if frame is None or self._source is None:
             return set()
         inner = takewhile(lambda each: each[0] is not frame, walk_stack(None))
         if any(each.f_globals.get("__name__") == "torch.optim.lbfgs" for each, _ in inner):
-            return {CONDITION}
+            self._iterates[self.line()] = None
+            return set()
         at = frame.f_code, frame.f_lasti
         if at not in self._found:
             file = frame.f_code.co_filename
@@ -206,7 +214,10 @@ class Answers(TorchDispatchMode):
             if func is _aten.masked_select.default:
                 shape = torch.broadcast_shapes(args[0].shape, mask.shape)
                 return args[0].new_empty(n * (prod(shape) // max(mask.numel(), 1)))
-            return mask.new_empty((n, mask.dim()), dtype=torch.int64)
+            rows = mask.new_empty((n, mask.dim()), dtype=torch.int64)
+            if n == mask.numel():
+                self.known.set_all_rows(rows, mask.shape)
+            return rows
         if func in BY_VALUE:
             made = NotImplemented if given is None else self.known.compute(func, given)
             if made is NotImplemented:

@@ -35,12 +35,18 @@ class Shares:
         self._known = known
         self._choices: WeakIdKeyDictionary = WeakIdKeyDictionary()  # how many there are
         self._shares: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        # Of a part of a mask that also has classes that no choice can be, as transformers makes.
+        self._of_parts: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def share(self, mask: Any) -> float | None:
         """Return the share of a mask, or of whole numbers, that is not zero; None if unknown."""
         is_mask = isinstance(mask, torch.Tensor) and mask.layout == torch.strided
-        found: float | None = self._shares.get(mask.untyped_storage()) if is_mask else None
-        return found
+        if not is_mask:
+            return None
+        storage = mask.untyped_storage()
+        found: float | None = self._shares.get(storage)
+        is_part = mask.nbytes < storage.nbytes()
+        return self._of_parts.get(storage, found) if is_part else found
 
     def n_rows(self, mask: torch.Tensor) -> int:
         """Return how many rows a mask takes: all if nothing is known."""
@@ -60,13 +66,18 @@ class Shares:
             if (dim := _dim(func, args, kwargs)) is not None and given.dim():
                 self._choices[storage] = given.shape[dim]
         elif name in _KEEPS:
-            for of in (self._choices, self._shares):
+            for of in (self._choices, self._shares, self._of_parts):
                 if own in of:
                     of[storage] = of[own]
+            is_part = shown[-1].numel() * given.element_size() < own.nbytes()
+            if is_part and own in self._of_parts:
+                self._shares[storage] = self._of_parts[own]
         elif (share := self._find(name, args, shown[-1])) is not None:
             self._shares[storage] = share
+            if name == "eq":
+                self._of_parts[storage] = 1 / max(map(self._n_choices, args[:2]))
         elif func._schema.is_mutable:
-            for of in (self._choices, self._shares):
+            for of in (self._choices, self._shares, self._of_parts):
                 of.pop(storage, None)
 
     def _find(self, name: str, args: Sequence[Any], made: torch.Tensor) -> float | None:

@@ -113,6 +113,13 @@ class KnownValues:
             content.copy_(value) if isinstance(value, torch.Tensor) else content.fill_(value)
         self._contents[tensor.untyped_storage()] = storage
 
+    def set_all_rows(self, tensor: torch.Tensor, shape: Sequence[int]) -> None:
+        """Note that a new tensor names the rows of a mask of a shape that takes all."""
+        if _is_small(tensor):
+            with plainly():
+                rows = torch.ones(shape, dtype=torch.bool).nonzero()
+            self.set(tensor, rows)
+
 
 _OVERWRITES = frozenset(("fill_", "zero_", "copy_", "random_"))
 
@@ -202,13 +209,13 @@ class Masks:
         return self.say(given).all if given.dtype == torch.bool else 1
 
     def note(self, func: Any, args: Sequence[Any], made: Any) -> None:
-        """Note what is said of the mask that an op has made, or of the sum of one."""
+        """Note what is said of the mask that an op has made, or of numbers from one."""
         if not isinstance(made, torch.Tensor) or made.layout != torch.strided or not args:
             return
         name, storage = name_of(func).rstrip("_"), made.untyped_storage()
         if made.dtype != torch.bool:
-            counts = name in ("sum", "count_nonzero") and args[0].dtype == torch.bool
-            if counts and (said := self.say(args[0])).is_sure and not said.any and _is_small(made):
+            is_new = not func._schema.is_mutable and _is_small(made)
+            if is_new and any(map(self._is_none, args[: _TAKEN.get(name, 0)])):
                 self._known.set(made, 0)
         elif name == "_is_all_true":
             self._known.set(made, True)  # a check
@@ -216,6 +223,15 @@ class Masks:
             self._said[storage] = rule(self, *args)
         elif func._schema.is_mutable:
             self._said.pop(storage, None)
+
+    def _is_none(self, given: Any) -> bool:
+        """Return whether this is a mask that takes no row, whatever the values are."""
+        is_mask = isinstance(given, torch.Tensor) and given.dtype == torch.bool
+        return is_mask and (said := self.say(given)).is_sure and not said.any
+
+
+_TAKEN = {"sum": 1, "count_nonzero": 1, "bitwise_and": 2, "mul": 2}
+"""Of how many of its arguments an op gives zeros if one of them is a mask that takes no row."""
 
 
 def _compare(operation: Callable[[Any, Any], bool]) -> Callable[..., Answer]:

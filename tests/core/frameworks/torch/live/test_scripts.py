@@ -151,6 +151,58 @@ def test_what_other_processes_load_is_no_part_of_an_estimated_step(tmp_path):
     assert f" {(16 * 4 + 4) * 4} B of variables" in str(profile)  # the data set is none
 
 
+PREPARED = """
+import torch
+from accelerate import Accelerator
+class Data(torch.utils.data.Dataset):
+    __len__ = lambda self: 64
+    __getitem__ = lambda self, n: torch.full((16 + n % 3,), 1 / (n + 1)).sqrt()
+def cut(samples):
+    return torch.stack([each[:16] for each in samples])
+if __name__ == "__main__":
+    model = torch.nn.Linear(16, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loader = torch.utils.data.DataLoader(Data(), 8, True, None, None, 2, cut)
+    model, optimizer, loader = Accelerator(cpu=True).prepare(model, optimizer, loader)
+    for x in loader:
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_what_other_processes_load_for_accelerate_is_no_part_of_an_estimated_step(tmp_path):
+    pytest.importorskip("accelerate")
+    found = record_on_fake_tensors(script(tmp_path, PREPARED), ignore).step
+    assert {"stack", "sqrt"}.isdisjoint(op.kind for op in found.ops)
+    assert "mm" in {op.kind for op in found.ops} or "addmm" in {op.kind for op in found.ops}
+    assert found.batch_shapes == ((8, 16),)
+
+
+EPOCHS = """
+import torch
+class Data(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        yield from torch.ones(16, 4)
+if __name__ == "__main__":
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loader = torch.utils.data.DataLoader(
+        Data(), 16, num_workers=1, persistent_workers=True, prefetch_factor=4, timeout=60
+    )
+    for _ in range(4):
+        for x in loader:
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def test_processes_that_persist_load_each_epoch_of_an_estimate(tmp_path):
+    found = record_on_fake_tensors(script(tmp_path, EPOCHS), ignore)
+    assert found.step.batch_shapes == ((16, 4),)
+
+
 def test_the_recorded_script_trains_as_it_does_alone(tmp_path):
     alone, recorded = tmp_path / "alone", tmp_path / "recorded"
     source = script(tmp_path, LOOP, str(recorded))
@@ -571,6 +623,32 @@ def test_experts_of_a_library_share_the_rows_of_an_estimate(tmp_path):
     assert work_of_products(fake) == pytest.approx(work_of_products(real), rel=0.02)
 
 
+HIT = """
+import torch
+gate, experts = torch.nn.Linear(16, 4), torch.nn.ModuleList(torch.nn.Linear(16, 8) for _ in "abcd")
+optimizer = torch.optim.Adam([*gate.parameters(), *experts.parameters()], 0.1)
+for _ in range(3):
+    x, loss = torch.randn(256, 16), 0
+    weights, chosen = gate(x).softmax(-1).topk(2)
+    ones = torch.nn.functional.one_hot(chosen, 4).permute(2, 1, 0)
+    for n in torch.greater(ones.sum((-1, -2)), 0).nonzero():
+        which, rows = torch.where(ones[n].squeeze(0))
+        loss = loss + (experts[n](x[rows]) * weights[rows, which, None]).square().sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_each_expert_that_is_hit_runs_in_an_estimate(tmp_path):
+    source = script(tmp_path, HIT)
+    real, fake = record(source), record_on_fake_tensors(source, ignore).step
+    assert {op.module for op in fake.ops} == {op.module for op in real.ops}
+    assert work_of_products(fake) == work_of_products(real)
+    states = [sum(each.role == PARAMETER for each in step.storages) for step in (fake, real)]
+    assert states[0] == states[1]
+
+
 TRIMMED = """
 import torch
 n = torch.randint(9, 14, (64,))
@@ -814,6 +892,18 @@ for _ in range(3):
 """
 
 
+@pytest.mark.parametrize("do_sample", [False, True])
+def test_words_that_a_model_makes_in_an_estimate_end_at_the_longest(tmp_path, do_sample):
+    pytest.importorskip("transformers")
+    text = LOADED.replace("vocab_size=96", "vocab_size=96, bos_token_id=1, eos_token_id=2")
+    made = f"model.generate(words[:, :8], max_new_tokens=6, do_sample={do_sample}, pad_token_id=0)"
+    text = text.replace("    model(", f"    words = {made}\n    model(")
+    found = record_on_fake_tensors(script(tmp_path, text), ignore)
+    embeddings = [op for op in found.step.ops if op.kind == "embedding"]
+    assert len(embeddings) == 2 * (6 + 1)  # of words and places
+    assert not found.about
+
+
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 def test_weights_of_a_file_are_as_new_ones_in_an_estimate(tmp_path, kind):
     transformers = pytest.importorskip("transformers")
@@ -911,8 +1001,10 @@ for _ in range(3):
 
 def test_an_estimate_says_where_an_optimizer_iterates_until_a_value_is_small(tmp_path):
     found = record_on_fake_tensors(script(tmp_path, ITERATIONS), ignore)
-    (about,) = (each for each in found.about if "depends on values" in each)
-    assert "taken to be 1 or false or true (train.py, line 12). If" in about
+    (about,) = found.about
+    assert "LBFGS" in about
+    assert "one evaluation of its closure" in about
+    assert "(train.py, line 12)" in about
 
 
 VALUES = """
