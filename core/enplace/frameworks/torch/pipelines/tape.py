@@ -76,6 +76,7 @@ _PROPERTIES = {
 }
 _SIZES = ("shape", "ndim", "nbytes", "size", "numel", "nelement", "__len__", "dim", "stride",
           "_nnz")  # fmt: skip
+_ROWS = ("shape", "size", "__len__")
 _MEMORY = ("untyped_storage", "storage", "data_ptr", "__dlpack__", "__cuda_array_interface__")
 _PARTS = ("unbind", "split", "chunk", "tensor_split")
 _SIZED_BY_VALUES = ("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive",
@@ -92,6 +93,7 @@ _BY_VALUE = (
     "the loss goes by the value of a loss, without its gradient, and a micro-batch has another; "
     "run without a pipeline, or leave that out"
 )
+_DRAWS = ("rand", "randn", "randint", "normal", "uniform", "exponential", "bernoulli")
 _DRAWN_LIKE = ("rand_like", "randn_like", "randint_like")
 _WITHOUT_GRADIENT = ("detach", "data")
 
@@ -124,6 +126,8 @@ class Tape(TorchFunctionMode):
         self._instead: dict[int, torch.Tensor] = {}
         self._fresh: set[int] = set()
         self._copies: dict[int, torch.Tensor] = {}
+        self._changed_views: dict[int, tuple[str, str]] = {}
+        self._has_read_rows = False
         self._samples, self._rows, self._kind = samples, rows_of(samples, parts), kind
         self._paths: list[str] = []
         self._own = {id(each) for each in (*model.parameters(), *model.buffers())}
@@ -211,6 +215,8 @@ class Tape(TorchFunctionMode):
         self._instead.clear()
         self._fresh.clear()
         self._copies.clear()
+        self._changed_views.clear()
+        self._has_read_rows = False
 
     def close(self) -> None:
         """End the tape, wherever it is."""
@@ -406,6 +412,10 @@ class Tape(TorchFunctionMode):
             None if changed is None or not is_of_loss else changed.clone(),
         )
         out = call.begin(changed)
+        if name.strip("_") in _DRAWS and self._has_read_rows and self._rows != self._samples:
+            for each in tensors_in(out):
+                if each.dim() and each.shape[0] == self._rows:
+                    raise _draws_rows(name)
         if not has_any((args, kwargs), np.ndarray):
             lent = {_memory(each) for each in given}
             self._fresh |= {id(each) for _, each in call.made if _memory(each) not in lent}
@@ -423,15 +433,18 @@ class Tape(TorchFunctionMode):
 
     def _copy(self, name: str, changed: torch.Tensor) -> torch.Tensor:
         """Return the copy on the tape that a call of the script changes in its stead."""
-        if id(changed) not in self._fresh:
-            raise PipelineRefusedError(
-                f"{at_line()}: '{name.strip('_')}' changes a tensor with a row for each sample "
-                f"after the step has taken it, or by what the step made, and a pipeline has only a "
-                f"micro-batch of that; make a new tensor in each step, or change it before the "
-                f"model is called"
-            )
         self._held.append(changed)
+        if id(changed) in self._number_of:
+            self._changed_views[_memory(changed)] = at_line(), name
+            return self._noted(torch.clone, "clone", (changed,), {})
+        if id(changed) not in self._fresh:
+            raise _changes_rows(at_line(), name)
         return self._noted(torch.clone, "clone", (self._part(changed),), {})
+
+    def _is_view_of_batch(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor on the tape has the memory of one that the script may have kept."""
+        is_made = id(tensor) in self._number_of
+        return is_made and any(_overlap(tensor, each) for each in self.batch.values())
 
     def _whole_like(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return a tensor like one of the step, but with a row for each sample; None for others.
@@ -440,11 +453,15 @@ class Tape(TorchFunctionMode):
         """
         if self._is_batch(tensor):
             return tensor
-        number = self._number_of.get(id(tensor), -1)
-        has_rows = tensor.dim() > 0 and tensor.shape[0] == self._rows
-        if number < 0 or not has_rows or self._with_samples.get(number, 0):
+        if not self._has_rows(tensor):
             return None
         return torch.cat([tensor.detach()] * (self._samples // self._rows))
+
+    def _has_rows(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor on the tape seems to have a row for each sample of a micro-batch."""
+        number = self._number_of.get(id(tensor), -1)
+        is_like_it = tensor.dim() > 0 and tensor.shape[0] == self._rows
+        return number >= 0 and is_like_it and not self._with_samples.get(number, 0)
 
     def _put_on(self, tensor: torch.Tensor, call: Aside) -> torch.Tensor:
         """Return what is on the tape for a tensor that was made aside and meets the step."""
@@ -477,6 +494,8 @@ class Tape(TorchFunctionMode):
 
     def _part(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the first rows of a tensor of the batch, which has a number from here on."""
+        if self._changed_views and (found := self._changed_views.get(_memory(tensor))):
+            raise _changes_rows(*found)
         number = self._batch_of.get(id(tensor))
         if number is None:
             if self._in_model:
@@ -512,11 +531,13 @@ class Tape(TorchFunctionMode):
         if not self._in_model:
             args, kwargs = tree_map(lambda each: self._copies.get(id(each), each), (args, kwargs))
             given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-            for changed in filter(self._is_batch, _changed_by(name, args, kwargs)):
-                if not self._is_changed_aside(changed, given):
+            for changed in _changed_by(name, args, kwargs):
+                if self._is_batch(changed) and self._is_changed_aside(changed, given):
+                    return self._call_aside(func, name, args, kwargs, given)
+                if self._is_batch(changed) or self._is_view_of_batch(changed):
                     self._copies[id(changed)] = self._copy(name, changed)
                     return self._called(func, name, args, kwargs)
-                return self._call_aside(func, name, args, kwargs, given)
+            self._has_read_rows |= name in _ROWS and any(map(self._has_rows, given))
             if name in _DRAWN_LIKE and args and (whole := self._whole_like(args[0])) is not None:
                 return self._call_aside(func, name, (whole, *args[1:]), kwargs, [])
             if self._goes_aside(name, given):
@@ -793,7 +814,8 @@ def _changes_first(name: str, args: Sequence[Any]) -> bool:
 def _changed_by(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """Return the tensors that a call changes: its first argument, or what it gets as ``out``."""
     out = [each for each in tree_leaves(kwargs.get("out")) if is_tensor(each)]
-    return [args[0], *out] if _changes_first(name, args) else out
+    changes_first = _changes_first(name, args) and name not in _GIVES_NO_TENSOR
+    return [args[0], *out] if changes_first else out
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -802,8 +824,8 @@ def _memory(tensor: torch.Tensor) -> int:
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors may have some memory in common."""
-    if _memory(one) != _memory(other) or torch.sparse_coo in (one.layout, other.layout):
-        return False
+    if one is other or _memory(one) != _memory(other):
+        return one is other
     begins, ends = zip(*map(_span, (one, other)), strict=True)
     return bool(max(begins) < min(ends))
 
@@ -824,6 +846,22 @@ def _checks_values() -> bool:
         if str(frame.f_globals.get("__name__")).startswith("torch.distributions."):
             return True
     return False
+
+
+def _draws_rows(name: str) -> PipelineRefusedError:
+    return PipelineRefusedError(
+        f"{at_line()}: '{name.strip('_')}' draws as many rows as a micro-batch has, and each "
+        f"micro-batch would have the same; draw by torch.randn_like or torch.rand_like of what the "
+        f"model gave"
+    )
+
+
+def _changes_rows(line: str, name: str) -> PipelineRefusedError:
+    return PipelineRefusedError(
+        f"{line}: '{name.strip('_')}' changes a tensor with a row for each sample after the step "
+        f"has taken it, or by what the step made, and a pipeline has only a micro-batch of that; "
+        f"make a new tensor in each step, or change it before the model is called"
+    )
 
 
 def _reads_early() -> PipelineRefusedError:

@@ -742,6 +742,7 @@ KEPT = torch.zeros(4, 3, 16)
         lambda out, y: torch.add(torch.ones(4, 3, 16), 1, out=KEPT),
         lambda out, y: torch.zeros(4, 3, 16).scatter_(2, y[..., None], 1),
         lambda out, y: torch.ones(4, 3, 16).add_(out.detach()).mul_(2),
+        lambda out, y: y.view(-1).mul_(2).view(-1, 3, 1).expand(-1, 3, 16) * 1.0,
         lambda out, y: torch.randn_like(out) + torch.rand_like(y * 1.0)[..., None],
     ],
 )
@@ -769,11 +770,26 @@ def test_what_a_script_fills_or_draws_for_its_loss_is_whole(made):
     [
         lambda out, y: (KEPT.copy_(out.detach()) * out).mean(),
         lambda out, y: loss_of(out, y) + 0 * y.zero_().sum(),
+        lambda out, y: KEPT[:, :1].copy_(y[:, :1, None]).sum() + (out * KEPT).mean(),
     ],
 )
 def test_what_a_step_has_taken_is_not_changed_in_it(loss):
     with pytest.raises(PipelineRefusedError, match="changes a tensor with a row for each sample"):
         taped(Tied(), *batch(), loss=loss)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda out: torch.randn(out.shape),
+        lambda out: torch.rand(out.size(0), 1, 1),
+        lambda out: torch.empty(out.shape).normal_(),
+        lambda out: torch.distributions.Normal(out, 1.0).rsample(),
+    ],
+)
+def test_noise_that_all_micro_batches_would_share_is_refused(draw):
+    with pytest.raises(PipelineRefusedError, match=r"draw by torch.randn_like"):
+        taped(Tied(), *batch(), loss=lambda out, y: loss_of(out + draw(out), y))
 
 
 class Masked(Tied):
