@@ -68,8 +68,8 @@ graph of more ops than :data:`FINE`: one long balance beats several hurried ones
 FEW_SWEEPS, HURRIED, LEAST_SWEEPS = 200, (0.8, 600), 10
 """If no phase has time for that, the last one is the only one. If it does not even have time for
 the first of these, it is replaced by the second, a longer phase, because moves of blocks gain
-little then. With the last of these, a balance still beats any list schedule; with fewer, there is
-none."""
+little then. With the last of these, a balance still beats any list schedule; with fewer, or time
+for less than half of a phase's own sweeps, there is none."""
 
 PROBE_SWEEPS, PROBES = 20, 5
 """Sweeps of a first, short phase on such a graph, which tells whether longer ones gain anything,

@@ -155,7 +155,8 @@ def _search(method: str, kept: Kept, options: PlaceOptions) -> Plan:
     while not is_over:
         until_s = options.seconds + CHOOSING_SHARE * (limit_s - options.seconds)
         choosing = replace(options.quiet, stop=options.stop.until(until_s))
-        is_over = _choose(kept, best, sets, choosing) or options.stop()
+        is_over = _choose(kept, best, sets, choosing) or options.stop.limit_s is None
+        is_over |= options.stop()
         splits = best.found.plan.splits
         if not splits:
             best.offer(simulate(problem, _unproven(improve(problem, start, named))))
