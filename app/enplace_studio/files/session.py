@@ -39,6 +39,7 @@ from enplace_studio.model.open_project import (
     PlanEntry,
     start_project,
 )
+from enplace_studio.model.ordering import keeps_order
 
 RECENT_LIMIT = 10
 SHELL = "studio"
@@ -241,7 +242,8 @@ def _entry_from(
     if "cluster" in detail:
         cluster = cluster_from_json(detail["cluster"], "the cluster of a plan")
         problem = Problem(problem.measured_profile, cluster.scaled(*scale), splits=problem.splits)
-    entry = entry_for(problem, name, plan, one_line(str(detail.get("note", ""))))
+    note, is_free = one_line(str(detail.get("note", ""))), detail.get("free") is True
+    entry = entry_for(problem, name, plan, note, is_free=is_free)
     at = detail.get("origin")
     return replace(
         entry,
@@ -254,21 +256,23 @@ def _entry_from(
     )
 
 
-def entry_for(problem: Problem, name: str, plan: Plan, note: str = "") -> PlanEntry:
+def entry_for(
+    problem: Problem, name: str, plan: Plan, note: str = "", *, is_free: bool = False
+) -> PlanEntry:
     """Make the row of a plan; if it breaks the current constraints, simulate without them.
 
-    A file may claim what is not true of its plans, see
-    :func:`~enplace.machine.check_claims.check_claims`.
+    So is one that ``is_free``, for any plan can be made to keep an order. A file may claim what is
+    not true of its plans, see :func:`~enplace.machine.check_claims.check_claims`.
 
     Raises
     ------
     PlanError
         If the plan does not belong to the profile and the cluster.
     """
+    free = Problem(problem.measured_profile, problem.cluster, splits=problem.splits)
     try:
-        schedule = simulate(problem, plan)
+        schedule = simulate(free if is_free else problem, plan)
     except PlanError:
-        free = Problem(problem.measured_profile, problem.cluster, splits=problem.splits)
         schedule = simulate(free, plan)
     plan = check_claims(schedule.problem, plan)
     return PlanEntry(name, plan, replace(schedule, plan=plan), note)
@@ -292,7 +296,7 @@ def to_project(
     numbers = {entry: number for number, entry in enumerate(opened.plans)}
     shell = {
         "current": numbers.get(opened.current) if opened.current else None,
-        "plans": [_details(entry, numbers) for entry in opened.plans],
+        "plans": [_details(entry, numbers, opened.problem) for entry in opened.plans],
         **({"file": str(file)} if file else {}),
         **({"seen": seen} if file and seen else {}),
         **({"notes": notes_to_json(opened.notes)} if opened.notes else {}),
@@ -319,12 +323,16 @@ def _kept_plan(opened: OpenProject, entry: PlanEntry) -> Plan:
     return check_claims(problem, made)
 
 
-def _details(entry: PlanEntry, numbers: Mapping[PlanEntry, int]) -> dict[str, Any]:
+def _details(
+    entry: PlanEntry, numbers: Mapping[PlanEntry, int], problem: Problem
+) -> dict[str, Any]:
     """Collect the facts of a row that are not in its plan."""
+    is_current = entry.cluster is None and entry.plan.splits == problem.splits
     details: dict[str, Any] = {
         "note": entry.note,
         "origin": numbers.get(entry.origin) if entry.origin else None,
         **({"starred": True} if entry.starred else {}),
+        **({"free": True} if is_current and not keeps_order(problem, entry.schedule) else {}),
         **({"remark": entry.remark} if entry.remark else {}),
         **({"made_from": entry.made_from} if entry.made_from else {}),
     }

@@ -345,14 +345,16 @@ def find_others(
 ) -> Others:
     """Find what a plan is compared with, until stopped; all but the expert only for a step."""
     from enplace.placers.data_parallel import mirrored
-    from enplace.placers.references import EXPERT, alone_schedule
+    from enplace.placers.references import alone_schedule
     from enplace.values.problem import STEP_TIME
 
     for_step = objective == STEP_TIME
     alone = alone_schedule(problem, stopped) if for_step else None
     shared = mirrored(problem, stopped) if for_step else None
     why_not = _why_not_shared(problem) if for_step else ""
-    expert = made if made.plan.method == EXPERT else _expert(problem, stopped)
+    expert = _expert(problem, stopped)
+    if expert is not None and expert.plan.acts_like(made.plan):
+        expert = made
     return summary.Others(expert, alone, shared, why_not)
 
 

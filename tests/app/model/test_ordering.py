@@ -14,6 +14,7 @@ from enplace.errors import OrderError, PlanError
 from enplace.machine import simulate
 from enplace.names.groups import Grouping
 from enplace.placers import place
+from enplace.writers import write_project
 from enplace_studio.files import session
 from enplace_studio.model.ordering import (
     Slot,
@@ -46,6 +47,17 @@ def test_ops_may_go_from_the_last_they_need_to_the_first_that_needs_them(documen
     of_d, of_a = (find_range(document.schedule, [op]) for op in (3, 0))
     assert (of_d.earliest_us, of_d.latest_us, of_d.others.tolist()) == (10, 40, [1, 2])
     assert (of_a.earliest_us, of_a.latest_us, of_a.others.tolist()) == (0, 35, [1, 2])
+
+
+def test_a_plan_without_the_order_is_as_it_was_when_the_project_is_opened_again(document, tmp_path):
+    document.reorder([3], Slot(1, earlier=True))
+    project, path = document.project, tmp_path / "p.enplace"
+    write_project(path, session.to_project(project, document.view))
+    again = session.open_file(path).project
+    for now, then in zip(again.plans, project.plans, strict=True):
+        assert now.schedule.op_start_us.tolist() == then.schedule.op_start_us.tolist()
+        assert why_stale(again.problem, now) == why_stale(project.problem, then)
+    assert {why_stale(again.problem, each) for each in again.plans} == {"", "without your order"}
 
 
 def test_ops_of_several_devices_have_no_place_in_one_order(document):

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from enplace.cli.solving import find_others
 from enplace.frameworks.compared import FREE, OBEYING, find_references, result_for
 from enplace.frameworks.registry import exporters
+from enplace.machine import simulate
 from enplace.placers import place
 from enplace.placers.data_parallel import ONE_SAMPLE, mirrored
 from enplace.placers.references import ALONE, EXPERT, alone_schedule, reference_schedule, verdict
@@ -39,6 +41,14 @@ def test_a_simulated_plan_is_compared_with_an_expert_who_is_free_as_in_the_windo
     joined = Problem(PROFILE, cluster_of(2), Constraints(pins={0: 1, 1: 1}))
     made = place(joined, "single").schedule
     assert find_others(joined, STEP_TIME, made).expert.transfer_bytes.sum() == 8
+
+
+def test_an_experts_plan_that_was_edited_is_compared_with_the_one_it_was():
+    problem = Problem(PROFILE, cluster_of(2))
+    made = place(problem, EXPERT).schedule
+    assert find_others(problem, STEP_TIME, made).expert is made
+    edited = simulate(problem, replace(made.plan, device=np.array([0, 0])))
+    assert find_others(problem, STEP_TIME, edited).expert.makespan_us == made.makespan_us
 
 
 def test_a_report_has_the_row_of_data_parallelism_or_says_why_not():
