@@ -261,18 +261,19 @@ def entry_for(
 ) -> PlanEntry:
     """Make the row of a plan; if it breaks the current constraints, simulate without them.
 
-    So is one that ``is_free``, for any plan can be made to keep an order. A file may claim what is
-    not true of its plans, see :func:`~enplace.machine.check_claims.check_claims`.
+    Any plan can be made to keep an order, so one that ``is_free`` is simulated without it. A file
+    may claim what is not true of its plans, see
+    :func:`~enplace.machine.check_claims.check_claims`.
 
     Raises
     ------
     PlanError
         If the plan does not belong to the profile and the cluster.
     """
-    free = Problem(problem.measured_profile, problem.cluster, splits=problem.splits)
     try:
-        schedule = simulate(free if is_free else problem, plan)
+        schedule = simulate(problem.constrained(before=()) if is_free else problem, plan)
     except PlanError:
+        free = Problem(problem.measured_profile, problem.cluster, splits=problem.splits)
         schedule = simulate(free, plan)
     plan = check_claims(schedule.problem, plan)
     return PlanEntry(name, plan, replace(schedule, plan=plan), note)

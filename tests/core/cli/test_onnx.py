@@ -242,7 +242,7 @@ def test_a_file_that_takes_far_more_memory_than_its_size_is_refused(folder, enpl
     path = save(b"\x08\x07\x3a" + length + nodes, folder / "m.onnx")
     done = enplace("import", path, "-o", "m.enplace")
     assert done.status == 2
-    assert done.err.splitlines()[-1].startswith(f"enplace: {path.resolve()}: ")
+    assert f"enplace: {path.resolve()}: " in done.err  # a fork of the tests tells more behind it
 
 
 @pytest.mark.parametrize(
