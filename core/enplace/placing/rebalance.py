@@ -488,7 +488,7 @@ def _saving_moves(schedule: Schedule) -> list[tuple[int, int]]:
     found = []
     for unit, tensors in touches.items():
         now = sum(sends(each, unit, at[unit]) for each in tensors)
-        around = {at[other] for each in tensors for other in (*users[each], makers[each])}
+        around = {device for each in tensors for device in (*on[each], at[makers[each]])}
         for to in sorted(around - {at[unit]}):
             saved = now - sum(sends(each, unit, to) for each in tensors)
             if saved > 0 and problem.unit_allowed[unit, to]:
