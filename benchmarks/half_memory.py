@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -14,7 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.place import measured_profiles
+from benchmarks.place import cpu_limit, measured_profiles
 from benchmarks.report import Report, publish, spread
 from enplace.errors import DoesNotFitError
 from enplace.inputs import usual_method
@@ -23,7 +22,6 @@ from enplace.mends.search import find_fit
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, Stop, place
 from enplace.placers.enplace.with_recompute import METHOD
 from enplace.placing.options import OFFLOAD
-from enplace.placing.stopwatch import Stopwatch
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.text import size
@@ -137,7 +135,7 @@ def _row(
     """Return the raw numbers of a profile on some cards, and the cells of the table."""
     cluster = with_gpus(presets()[CARDS], cards)
     roomy = Problem(each.profile, boundless(cluster))
-    best = place(roomy, DEFAULT_METHOD, options=PlaceOptions(stop=_cpu_limit(roomy_s)))
+    best = place(roomy, DEFAULT_METHOD, options=PlaceOptions(stop=cpu_limit(roomy_s)))
     roomy_ms, card = best.schedule.makespan_us / 1e3, each.need_bytes // 2
     half = _with_cards(cluster, card)
     variables = int(each.profile.persistent_bytes.sum())
@@ -165,10 +163,6 @@ def _row(
     return row, cells
 
 
-def _cpu_limit(seconds: float) -> Stop:
-    return Stop(seconds, clock=Stopwatch(time.process_time))
-
-
 def _with_cards(cluster: Cluster, n_bytes: int) -> Cluster:
     devices = (
         replace(each, capacity_bytes=n_bytes) if each.kind == "gpu" else each
@@ -192,7 +186,7 @@ def _place(
         if plan is not None and math.isnan(first_s[0]) and simulate(problem, plan).fits:
             first_s[0] = progress.seconds
 
-    options = PlaceOptions(stop=_cpu_limit(limit_s), progress=note, values={OFFLOAD.name: True})
+    options = PlaceOptions(stop=cpu_limit(limit_s), progress=note, values={OFFLOAD.name: True})
     found = place(problem, METHOD, options=options)
     if not found.schedule.fits:
         return math.nan, found.plan.nothing_fits, math.nan, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from benchmarks.report import SHARED, Report, publish, seconds_of, spread
 from benchmarks.synthetic import HEADS, transformer
 from enplace.placers import DEFAULT_METHOD, STEP_TIME, PlaceOptions, Stop, place, placers
 from enplace.placing.registry import ANYTIME
+from enplace.placing.stopwatch import Stopwatch
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
@@ -78,6 +80,11 @@ def main(report: Report) -> None:
     _sum_up(report, everywhere)
     report.picture(_picture(everywhere, methods), "Step times above the proven bound, by method")
     report.numbers(("profile", "cluster", "method", "ms", "fits", "bound_ms"), raw)
+
+
+def cpu_limit(seconds: float) -> Stop:
+    """Limit the CPU time of all threads, so that a busy machine finds the same."""
+    return Stop(seconds, clock=Stopwatch(time.process_time))
 
 
 def measured_profiles() -> list[Path]:

@@ -10,7 +10,6 @@ is left out because no op begins late enough to read it.
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -21,11 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.place import CLUSTERS, measured_profiles
+from benchmarks.place import CLUSTERS, cpu_limit, measured_profiles
 from benchmarks.report import Report, publish, spread
 from enplace.machine import simulate
-from enplace.placers import DEFAULT_METHOD, PlaceOptions, Stop, place
-from enplace.placing.stopwatch import Stopwatch
+from enplace.placers import DEFAULT_METHOD, PlaceOptions, place
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.values.arrays import inverse
@@ -147,17 +145,14 @@ def main(report: Report) -> None:
 
 
 def above_optimum(limit_s: float, cluster: str, path: Path) -> float:
-    """Solve a twin; return how far its plan is above the optimum, as a share of that.
-
-    The limit counts the CPU time of all threads, so that a busy machine finds the same.
-    """
+    """Solve a twin; return how far its plan is above the optimum, as a share of that."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         twin = plant_twin(read_profile(path), presets()[cluster])
     planted_us = simulate(twin.problem, twin.plan).makespan_us
     assert planted_us <= twin.best_us * (1 + 1e-9), "the planted schedule waits"
-    stop = Stop(limit_s, clock=Stopwatch(time.process_time))
-    found = place(twin.problem, DEFAULT_METHOD, options=PlaceOptions(stop=stop))
+    options = PlaceOptions(stop=cpu_limit(limit_s))
+    found = place(twin.problem, DEFAULT_METHOD, options=options)
     return found.schedule.makespan_us / twin.best_us - 1
 
 

@@ -276,7 +276,7 @@ def compare(
     from enplace.machine.pipelines.pipeline import planned_rule
     from enplace.placers import PlaceOptions, Stop, place_with_each
     from enplace.placers.data_parallel import all_mirrored, fastest
-    from enplace.placers.references import EXPERT, alone_schedule
+    from enplace.placers.references import EXPERT, alone_schedule, expert_schedule
     from enplace.values.problem import STEP_TIME
 
     names = method_names(methods, objective)
@@ -288,7 +288,8 @@ def compare(
         with FirstPlan(None, False, stopped).made_meanwhile(Request(problem, is_wanted=False)):
             results, failures = place_with_each(problem, values, options, begin)
         made = results.get(EXPERT)
-        expert = made.schedule if made and not problem.constraints else _expert(problem, stopped)
+        is_free = not problem.constraints
+        expert = made.schedule if made and is_free else expert_schedule(problem, stopped)
         alone = alone_schedule(problem, stopped) if objective == STEP_TIME else None
         rivals = all_mirrored(problem, stopped) if objective == STEP_TIME else []
         why_not = _why_not_shared(problem) if objective == STEP_TIME else ""
@@ -345,26 +346,17 @@ def find_others(
 ) -> Others:
     """Find what a plan is compared with, until stopped; all but the expert only for a step."""
     from enplace.placers.data_parallel import mirrored
-    from enplace.placers.references import alone_schedule
+    from enplace.placers.references import alone_schedule, expert_schedule
     from enplace.values.problem import STEP_TIME
 
     for_step = objective == STEP_TIME
     alone = alone_schedule(problem, stopped) if for_step else None
     shared = mirrored(problem, stopped) if for_step else None
     why_not = _why_not_shared(problem) if for_step else ""
-    expert = _expert(problem, stopped)
+    expert = expert_schedule(problem, stopped)
     if expert is not None and expert.plan.acts_like(made.plan):
         expert = made
     return summary.Others(expert, alone, shared, why_not)
-
-
-def _expert(problem: Problem, stopped: Callable[[], bool]) -> Schedule | None:
-    """Place as an expert would who keeps no constraints, as in the window: it is what they cost."""
-    from enplace.placers.references import EXPERT, reference_schedule
-    from enplace.values.problem import Problem
-
-    free = Problem(problem.measured_profile, problem.cluster)
-    return reference_schedule(free, EXPERT, stopped)
 
 
 def _why_not_shared(problem: Problem) -> str:

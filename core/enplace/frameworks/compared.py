@@ -11,7 +11,12 @@ from enplace.frameworks.registry import framework_of
 from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.placers.alternatives import plan_as_alternative
 from enplace.placers.data_parallel import mirrored, why_not_mirrored
-from enplace.placers.references import EXPERT, alone_schedule, reference_schedule
+from enplace.placers.references import (
+    EXPERT,
+    alone_schedule,
+    expert_schedule,
+    reference_schedule,
+)
 from enplace.placing.prices import about_price, total_price_us
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 from enplace.values.result import Result
@@ -69,8 +74,7 @@ def find_references(problem: Problem, alone: str) -> dict[str, Schedule]:
 
     An expert who has to obey the constraints is another one: the difference is their price.
     """
-    free = Problem(problem.measured_profile, problem.cluster)
-    expert = reference_schedule(free, EXPERT)
+    expert = expert_schedule(problem)
     found = {FREE: expert}
     if problem.constraints:
         obeying = reference_schedule(problem, EXPERT)

@@ -34,8 +34,18 @@ def alone_schedule(
     problem: Problem, cancelled: Callable[[], bool] = lambda: False
 ) -> Schedule | None:
     """Return the schedule of everything on one GPU, whatever the constraints."""
-    free = Problem(problem.measured_profile, problem.cluster)
-    return reference_schedule(free, ALONE, cancelled)
+    return reference_schedule(_free(problem), ALONE, cancelled)
+
+
+def expert_schedule(
+    problem: Problem, cancelled: Callable[[], bool] = lambda: False
+) -> Schedule | None:
+    """Return the schedule of an expert who keeps no constraints: it shows what they cost."""
+    return reference_schedule(_free(problem), EXPERT, cancelled)
+
+
+def _free(problem: Problem) -> Problem:
+    return Problem(problem.measured_profile, problem.cluster)
 
 
 def verdict(

@@ -31,6 +31,16 @@ from turns import take_turns
 CHAIN = [("a", "b", 1), ("b", "c", 1), ("c", "d", 1)]
 
 
+def with_plan(opener, document, plan, width, height):
+    """Open a timeline, and show the pipeline of a plan in it."""
+    view = opener(TimelineView, document, width, height)
+    document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
+    take_turns()
+    finish_work(view)
+    take_turns()
+    return view
+
+
 @pytest.fixture
 def opened(opener):
     """A view on a chain of four ops, with a plan that was made for a pipeline."""
@@ -39,12 +49,7 @@ def opened(opener):
         profile = profile_of(dict.fromkeys("abcd", 10), CHAIN)
         document = document_of(profile, cluster_of(2, b0_us=1.0, b1_us_per_byte=0.0))
         plan = Plan(np.array(device), np.arange(4), "max-load-dp", objective=objective, **fields)
-        view = opener(TimelineView, document, 900, 260)
-        document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
-        take_turns()
-        finish_work(view)
-        take_turns()
-        return view
+        return with_plan(opener, document, plan, 900, 260)
 
     return open_it
 
@@ -102,11 +107,7 @@ def test_an_idle_cpu_has_no_row(opener, on_cpu_us, rows):
     profile = profile_of({"a": 10, "b": 10}, [("a", "b", 1)], cpu={"read": on_cpu_us})
     document = document_of(profile, cluster_of(2, cpu_lanes=1), {"a": 0, "b": 1, "read": 2})
     plan = replace(document.current.plan, objective="throughput")
-    view = opener(TimelineView, document, 900, 260)
-    document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
-    take_turns()
-    finish_work(view)
-    take_turns()
+    view = with_plan(opener, document, plan, 900, 260)
     canvas = view.pipeline.canvas
     assert {slot.device for slot in canvas._slots()} == {*rows}
     assert canvas._rows == rows
@@ -261,12 +262,7 @@ def trained_on(opener, n_devices, width, height):
     document = document_of(profile, cluster_of(n_devices, b0_us=1.0, b1_us_per_byte=0.0))
     device = np.array([int(name.removeprefix("gradients/")[5:]) for name in names])
     plan = Plan(device, np.arange(2 * n_devices), "max-load-dp", objective="throughput")
-    view = opener(TimelineView, document, width, height)
-    document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
-    take_turns()
-    finish_work(view)
-    take_turns()
-    return view
+    return with_plan(opener, document, plan, width, height)
 
 
 def test_updates_stand_at_the_end_of_each_row(opener):
@@ -277,11 +273,7 @@ def test_updates_stand_at_the_end_of_each_row(opener):
     document = document_of(profile, cluster_of(2, b0_us=1.0, b1_us_per_byte=0.0))
     device = np.array([int(name[-1]) for name in profile.op_names])
     plan = Plan(device, np.arange(6), "max-load-dp", objective="throughput")
-    view = opener(TimelineView, document, 900, 300)
-    document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
-    take_turns()
-    finish_work(view)
-    take_turns()
+    view = with_plan(opener, document, plan, 900, 300)
     canvas = view.pipeline.canvas
     for update, us in zip(canvas.pipeline.updates, (300, 400), strict=True):
         box = canvas.once_box(update)

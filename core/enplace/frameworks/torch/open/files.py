@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import wraps
 from typing import Any
 
@@ -36,10 +36,9 @@ def save_without_content(usual: Any) -> Any:
 
 def save_shapes(types: Mapping[str, torch.dtype]) -> Any:
     """Save a file of safetensors, by its names of types; behind its header it takes no room."""
-    header_of = _header_of(types)
 
     def save(tensors: Mapping[str, torch.Tensor], filename: Any, metadata: Any = None) -> None:
-        header, n_bytes = header_of(tensors, metadata)
+        header, n_bytes = _header(types, tensors, metadata)
         with open(filename, "wb") as file:
             file.write(header)
             file.truncate(len(header) + n_bytes)
@@ -49,27 +48,24 @@ def save_shapes(types: Mapping[str, torch.dtype]) -> Any:
 
 def make_shapes(types: Mapping[str, torch.dtype]) -> Any:
     """Make the bytes of such a file."""
-    header_of = _header_of(types)
 
     def make(tensors: Mapping[str, torch.Tensor], metadata: Any = None) -> bytes:
-        header, n_bytes = header_of(tensors, metadata)
+        header, n_bytes = _header(types, tensors, metadata)
         return header + bytes(n_bytes)
 
     return make
 
 
-def _header_of(types: Mapping[str, torch.dtype]) -> Callable[..., tuple[bytes, int]]:
-    """Return a function that makes the header of such a file, and counts the bytes behind it."""
+def _header(
+    types: Mapping[str, torch.dtype], tensors: Mapping[str, torch.Tensor], metadata: Any
+) -> tuple[bytes, int]:
+    """Make the header of such a file, and count the bytes behind it."""
     names = {kind: name for name, kind in types.items()}
-
-    def header_of(tensors: Mapping[str, torch.Tensor], metadata: Any) -> tuple[bytes, int]:
-        header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
-        end = 0
-        for name, each in tensors.items():
-            begin, end = end, end + each.nbytes
-            offsets = {"shape": [*each.shape], "data_offsets": [begin, end]}
-            header[name] = {"dtype": names[each.dtype], **offsets}
-        text = json.dumps(header).encode()
-        return len(text).to_bytes(8, "little") + text, end
-
-    return header_of
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    end = 0
+    for name, each in tensors.items():
+        begin, end = end, end + each.nbytes
+        offsets = {"shape": [*each.shape], "data_offsets": [begin, end]}
+        header[name] = {"dtype": names[each.dtype], **offsets}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text, end
