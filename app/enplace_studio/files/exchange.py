@@ -63,14 +63,14 @@ class Exchange(Part):
         """Ask for a file and write a plan of the list, or the current one, to it."""
         entry = entry or self._document.current
         if entry is not None:
-            schedule, known_us = entry.schedule, self._known_us(entry)
+            schedule, proofs = entry.schedule, self._document.bounds.proofs
             if what_if := as_sentence(self._what_if(entry)):
                 told = schedule.plan.with_notes(as_sentence(schedule.plan.note), what_if)
                 schedule = replace(schedule, plan=told)
             self._ask_write(
                 "Export the plan",
                 ".plan.json",
-                lambda path: write_plan(path, with_bound(schedule, known_us)),
+                lambda path: write_plan(path, with_bound(schedule, proofs.rivals_us(schedule))),
             )
 
     def ask_export(self, form: str, suffix: str) -> None:
@@ -84,7 +84,7 @@ class Exchange(Part):
 
     def exported(self, form: str, entry: PlanEntry) -> Callable[[], Result]:
         """Return a function for a thread, which makes what a file format shows of a plan."""
-        project, known_us = self._document.project, self._known_us(entry)
+        project, proofs = self._document.project, self._document.bounds.proofs
         assert project is not None, "the plan is one of an open project"
         exporter, is_here = exporters()[form], entry.cluster is None
         model = project.model if is_here else None
@@ -92,6 +92,7 @@ class Exchange(Part):
         notes, opened = told_notes(project, entry), tuple(project.grouping.opened)
 
         def make() -> Result:
+            known_us = proofs.rivals_us(entry.schedule) if exporter.shows_bound else None
             result = result_for(exporter, entry.schedule, model, known_us)
             return replace(result, notes=notes, opened=opened, what_if=what_if)
 
@@ -103,10 +104,6 @@ class Exchange(Part):
         if project is None or entry.cluster is not None:
             return ""
         return what_if_text(*project.scale)
-
-    def _known_us(self, entry: PlanEntry) -> float | None:
-        """Return the bound that is known by now."""
-        return self._document.bounds.find_us(entry.schedule)
 
     def ask_save_picture(self, drawing: Drawing | None) -> None:
         """Ask for a file and write a view's picture to it, as SVG, PNG or PDF."""

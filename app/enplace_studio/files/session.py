@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 from PySide6.QtCore import QSettings
 
-from enplace.errors import EnplaceError, FileError, PlanError
+from enplace.errors import EnplaceError, FileError, PlanError, ProblemError
 from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
 from enplace.names.groups import open_groups
 from enplace.readers import Project, read_profile, read_project, readers
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.clusters import cluster_from, presets
-from enplace.readers.constraints import rows_by_name
+from enplace.readers.constraints import rows_by_name, rows_by_number
 from enplace.text import finite, one_line
 from enplace.values.cluster import Cluster
-from enplace.values.constraints import Colocate, Lock
+from enplace.values.constraints import NONE, Colocate, Constraints, Lock
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem
+from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import KINDS, Profile
 from enplace.values.splits import Split, split_profile
 from enplace.writers.clusters import cluster_to_json
@@ -39,7 +39,6 @@ from enplace_studio.model.open_project import (
     PlanEntry,
     start_project,
 )
-from enplace_studio.model.ordering import keeps_order
 
 RECENT_LIMIT = 10
 SHELL = "studio"
@@ -242,8 +241,8 @@ def _entry_from(
     if "cluster" in detail:
         cluster = cluster_from_json(detail["cluster"], "the cluster of a plan")
         problem = Problem(problem.measured_profile, cluster.scaled(*scale), splits=problem.splits)
-    note, is_free = one_line(str(detail.get("note", ""))), detail.get("free") is True
-    entry = entry_for(problem, name, plan, note, is_free=is_free)
+    problem = _made_under(problem, plan, detail.get("constraints"))
+    entry = entry_for(problem, name, plan, one_line(str(detail.get("note", ""))))
     at = detail.get("origin")
     return replace(
         entry,
@@ -256,13 +255,21 @@ def _entry_from(
     )
 
 
-def entry_for(
-    problem: Problem, name: str, plan: Plan, note: str = "", *, is_free: bool = False
-) -> PlanEntry:
+def _made_under(problem: Problem, plan: Plan, rows: Any) -> Problem:
+    """Give a plan's problem the constraints that it was made under; damaged ones are left out."""
+    if not isinstance(rows, dict):
+        return problem
+    problem = split_problem(problem, plan.splits)
+    with suppress(FileError, ProblemError):
+        found = rows_by_number(rows, "constraints", problem.profile.n_ops)
+        return replace(problem, constraints=Constraints.of(found))
+    return problem
+
+
+def entry_for(problem: Problem, name: str, plan: Plan, note: str = "") -> PlanEntry:
     """Make the row of a plan; if it breaks the current constraints, simulate without them.
 
-    Any plan can be made to keep an order, so one that ``is_free`` is simulated without it. A file
-    may claim what is not true of its plans, see
+    A file may claim what is not true of its plans, see
     :func:`~enplace.machine.check_claims.check_claims`.
 
     Raises
@@ -271,7 +278,7 @@ def entry_for(
         If the plan does not belong to the profile and the cluster.
     """
     try:
-        schedule = simulate(problem.constrained(before=()) if is_free else problem, plan)
+        schedule = simulate(problem, plan)
     except PlanError:
         free = Problem(problem.measured_profile, problem.cluster, splits=problem.splits)
         schedule = simulate(free, plan)
@@ -327,13 +334,15 @@ def _kept_plan(opened: OpenProject, entry: PlanEntry) -> Plan:
 def _details(
     entry: PlanEntry, numbers: Mapping[PlanEntry, int], problem: Problem
 ) -> dict[str, Any]:
-    """Collect the facts of a row that are not in its plan."""
+    """Collect the facts of a row that are not in its plan; of constraints, if they are its own."""
     is_current = entry.cluster is None and entry.plan.splits == problem.splits
+    given = entry.schedule.problem.constraints
+    has_own = given != (problem.constraints if is_current else NONE)
     details: dict[str, Any] = {
         "note": entry.note,
         "origin": numbers.get(entry.origin) if entry.origin else None,
         **({"starred": True} if entry.starred else {}),
-        **({"free": True} if is_current and not keeps_order(problem, entry.schedule) else {}),
+        **({"constraints": {kind.field: rows for kind, rows in given.items()}} if has_own else {}),
         **({"remark": entry.remark} if entry.remark else {}),
         **({"made_from": entry.made_from} if entry.made_from else {}),
     }

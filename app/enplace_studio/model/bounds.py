@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QObject, Signal
 
-from enplace.bounds import Proof, Proofs, lower_bound_us, rivals_of
+from enplace.bounds import Proof, Proofs, rivals_of
 from enplace.values.plan import find_gap
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
@@ -17,19 +17,24 @@ class Bounds(QObject):
     A bound takes a linear program, so an edit never waits for one. Constraints only remove plans,
     so a bound stays valid when constraints are added, until their own, which may be higher, is
     computed.
+
+    Attributes
+    ----------
+    proofs : Proofs
+        For a thread that writes a file, which waits for the bound that commands show.
     """
 
     changed = Signal()
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._proofs = Proofs()
+        self.proofs = Proofs()
         self._next: Problem | None = None
         self._background = Background(self)
 
     def add(self, problem: Problem, proof: Proof) -> None:
         """Keep a bound that a solver proved."""
-        self._proofs.add(problem, proof)
+        self.proofs.add(problem, proof)
         self.changed.emit()
 
     def find_us(self, schedule: Schedule, *, own: bool = False) -> float | None:
@@ -38,8 +43,8 @@ class Bounds(QObject):
         With ``own``, it is sent again once there is one with all constraints, as commands show it.
         """
         problem = rivals_of(schedule)
-        proof = self._proofs.known(problem)
-        if (self._proofs.get(problem) if own else proof) is None:
+        proof = self.proofs.known(problem)
+        if (self.proofs.get(problem) if own else proof) is None:
             self._next = problem  # later requests replace earlier ones
             self._start()
         return None if proof is None else proof.bound_us
@@ -55,12 +60,11 @@ class Bounds(QObject):
         if problem is None or self._background.is_busy:
             return
         self._next = None
-        if self._proofs.get(problem) is not None:
+        if self.proofs.get(problem) is not None:
             return  # it was asked for again while it was being computed
-        self._background.start(
-            lambda: Proof(lower_bound_us(problem)), lambda proof: self._finish(problem, proof)
-        )
+        proofs = self.proofs
+        self._background.start(lambda: proofs.find(problem), lambda _: self._finish())
 
-    def _finish(self, problem: Problem, proof: Proof) -> None:
-        self.add(problem, proof)
+    def _finish(self) -> None:
+        self.changed.emit()
         self._start()

@@ -130,7 +130,7 @@ def _leave(window: MainWindow, folder: Path) -> None:
     document = window.document
     current = document.current
     if current is not None:
-        known_us = document.bounds.find_us(current.schedule)
+        known_us = document.bounds.proofs.rivals_us(current.schedule)
         write_plan(folder / "plan.json", with_bound(current.schedule, known_us))
         report = window.studio.exchange.exported("html", current)
         exporters()["html"].write_to(folder / "report.html", report())

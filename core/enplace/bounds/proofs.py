@@ -91,6 +91,11 @@ class Proofs:
                     self.add(problem, found)
         return found
 
+    def rivals_us(self, schedule: Schedule) -> float:
+        """Return the best bound on the step time of a plan's rivals; ours is among those."""
+        problem = rivals_of(schedule)
+        return max(self.find(problem), self.known(problem) or Proof(0.0)).bound_us
+
     def known(self, problem: Problem) -> Proof | None:
         """Return the best proof for a problem without computing anything; None if there is none.
 

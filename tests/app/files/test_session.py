@@ -425,6 +425,9 @@ def test_copies_are_private_and_old_locks_are_removed(tmp_path):
         {"studio": []},
         {"studio": {"plans": 1, "scale": "x"}},
         {"studio": {"scale": [10**400, 1]}},
+        {"studio": {"plans": [{"constraints": {"pins": [[9, 0]]}}]}},
+        {"studio": {"plans": [{"constraints": {"pins": [[0, 200]]}}]}},
+        {"studio": {"plans": [{"constraints": {"before": [[0, 2], [2, 0]]}}]}},
     ],
 )
 def test_a_damaged_view_does_not_keep_a_project_from_opening(tmp_path, view):
@@ -453,6 +456,18 @@ def test_the_dialog_offers_every_format_with_a_reader():
         reader.title for reader in readers().values()
     ]
     assert offered[-1] == "All files (*)"
+
+
+def test_each_plan_keeps_the_constraints_that_it_was_made_under(tmp_path):
+    """Its bound is that of these, and so is what its exported file says."""
+    document = chain_document()
+    document.pin_here([0, 1, 2])
+    document.place([2], 0)
+    assert document.plans[0].schedule.problem.pins != document.problem.pins
+    save(document, tmp_path / "mine.enplace")
+    again = session.open_file(tmp_path / "mine.enplace").project
+    for now, then in zip(again.plans, document.plans, strict=True):
+        assert now.schedule.problem.constraints == then.schedule.problem.constraints
 
 
 def test_a_plan_for_another_cluster_survives_saving(tmp_path):

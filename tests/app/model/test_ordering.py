@@ -49,15 +49,33 @@ def test_ops_may_go_from_the_last_they_need_to_the_first_that_needs_them(documen
     assert (of_a.earliest_us, of_a.latest_us, of_a.others.tolist()) == (0, 35, [1, 2])
 
 
+def reopened(document, path):
+    write_project(path, session.to_project(document.project, document.view))
+    return session.open_file(path).project
+
+
 def test_a_plan_without_the_order_is_as_it_was_when_the_project_is_opened_again(document, tmp_path):
     document.reorder([3], Slot(1, earlier=True))
-    project, path = document.project, tmp_path / "p.enplace"
-    write_project(path, session.to_project(project, document.view))
-    again = session.open_file(path).project
+    project, again = document.project, reopened(document, tmp_path / "p.enplace")
     for now, then in zip(again.plans, project.plans, strict=True):
         assert now.schedule.op_start_us.tolist() == then.schedule.op_start_us.tolist()
         assert why_stale(again.problem, now) == why_stale(project.problem, then)
     assert {why_stale(again.problem, each) for each in again.plans} == {"", "without your order"}
+
+
+def test_what_is_saved_of_an_order_is_the_same_in_a_what_if(tmp_path):
+    """With faster links, the plan without the order keeps it by chance."""
+    profile = profile_of({"a": 10, "b": 1, "c": 12, "d": 6}, [("a", "b", 8), ("c", "d", 1)])
+    document = document_of(profile, cluster_of(3), {"a": 0, "b": 1, "c": 2, "d": 1})
+    document.reorder([1], Slot(3, earlier=True))
+    project = document.project
+    assert not keeps_order(document.problem, document.plans[0].schedule)
+    document.set_scale(1.0, 8.0)
+    assert keeps_order(document.problem, document.plans[0].schedule)
+    again = reopened(document, tmp_path / "p.enplace")
+    for now, then in zip(again.plans, project.plans, strict=True):
+        assert now.schedule.op_start_us.tolist() == then.schedule.op_start_us.tolist()
+        assert now.schedule.problem.constraints == then.schedule.problem.constraints
 
 
 def test_ops_of_several_devices_have_no_place_in_one_order(document):

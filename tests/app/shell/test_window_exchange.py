@@ -13,6 +13,7 @@ from tests.app.shell.windows import import_plan, name_file, trigger
 import enplace as ep
 import onnx_models
 from documents import add_plan
+from enplace.cli import run
 from enplace.files.writing import write_atomically
 from enplace.machine import simulate
 from enplace.readers import read_plan
@@ -79,6 +80,29 @@ def test_a_plan_for_an_onnx_model_becomes_a_folder_of_stages(
     assert {each.name for each in (tmp_path / "out.stages").iterdir()} == {
         "stage-1.onnx", "stage-2.onnx", "stages.json",
     }  # fmt: skip
+
+
+def test_an_export_just_after_an_edit_tells_the_gap_that_simulate_tells(
+    window, monkeypatch, tmp_path, capsys, qtbot
+):
+    """The bound of the edit's constraints is not known yet; that of the plan before also holds."""
+    document, profile = window.document, profile_of(dict.fromkeys("abc", 10.0))
+    project = start_project(profile, cluster_of(2))
+    plan = plan_of(project.problem, {"a": 0, "b": 0, "c": 1})
+    entry = PlanEntry("first", plan, simulate(project.problem, plan))
+    document.open(with_plan(project, entry, choose=True))
+    qtbot.waitUntil(lambda: document.bounds.gap(document.schedule) == 0)
+    document.place(range(3), 1)
+    name_file(monkeypatch, tmp_path / "plan.json")
+    report = window.studio.exchange.exported("html", document.current)
+    trigger(window, "export-plan")
+    write_profile(tmp_path / "p.enplace", profile)
+    files = [str(tmp_path / name) for name in ("p.enplace", "plan.json")]
+    assert run(["simulate", *files, "--json"]) == 0
+    gap = json.loads(capsys.readouterr().out)["gap"]
+    assert report().gap == pytest.approx(gap)
+    written = json.loads((tmp_path / "plan.json").read_text())["predicted"]
+    assert 1 - written["lower_bound_us"] / written["step_time_us"] == pytest.approx(gap)
 
 
 def test_an_exported_plan_can_be_imported(window, monkeypatch, tmp_path):
