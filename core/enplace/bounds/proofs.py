@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from threading import Lock
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from enplace.bounds.step_time import lower_bound_us
 from enplace.values.problem import STEP_TIME, BoolArray, Problem
@@ -56,6 +59,7 @@ class Proofs:
 
     def __init__(self) -> None:
         self._best: WeakKeyDictionary[Problem, Proof] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Problem, Proof | None] = WeakKeyDictionary()
         self._access, self._computing = Lock(), Lock()
 
     def add(self, problem: Problem, proof: Proof) -> None:
@@ -67,11 +71,13 @@ class Proofs:
             best = self._best.get(problem)
             if best is None or proof.bound_us > best.bound_us:
                 self._best[problem] = proof
+                self._known.clear()
 
     def drop(self, problem: Problem) -> None:
         """Forget a proof that a plan disproves."""
         with self._access:
             self._best.pop(problem, None)
+            self._known.clear()
 
     def get(self, problem: Problem) -> Proof | None:
         """Return the best proof that was found for just this problem."""
@@ -100,15 +106,18 @@ class Proofs:
         """Return the best proof for a problem without computing anything; None if there is none.
 
         Constraints only remove plans, so a bound of one problem also holds for every problem that
-        has all of its constraints and more.
+        has all of its constraints and more. A window asks again for each of its plans after each
+        edit, so the answer is kept until there is another proof.
         """
         with self._access:
-            known = list(self._best.items())
-        holding = [proof for other, proof in known if _keeps_constraints(problem, other)]
-        return max(holding, default=None)
+            if problem not in self._known:
+                best_first = sorted(self._best.items(), key=itemgetter(1), reverse=True)
+                holding = (proof for other, proof in best_first if _has_all_of(problem, other))
+                self._known[problem] = next(holding, None)
+            return self._known[problem]
 
 
-def _keeps_constraints(problem: Problem, other: Problem) -> bool:
+def _has_all_of(problem: Problem, other: Problem) -> bool:
     """Whether every plan of a problem is a plan of the other: same costs, no fewer constraints.
 
     Nor may the other allow fewer copies.
@@ -119,9 +128,17 @@ def _keeps_constraints(problem: Problem, other: Problem) -> bool:
         and problem.splits == other.splits
         and problem.any_copies <= other.any_copies
         and all(
-            set(problem.constraints[kind.key]) >= set(rows)
-            for kind, rows in other.constraints.items()
+            set(problem.constraints[kind.key]) >= set(other.constraints[kind.key])
+            for kind in other.constraints
             if not kind.is_mask
         )
-        and bool((problem.unit_allowed[problem.unit] <= other.unit_allowed[other.unit]).all())
+        and _allows_no_more(problem, other)
     )
+
+
+def _allows_no_more(problem: Problem, other: Problem) -> bool:
+    """Whether each op may use only devices that it may use in the other problem."""
+    mine, theirs = problem.unit_allowed, other.unit_allowed
+    if not np.array_equal(problem.unit, other.unit):
+        mine, theirs = mine[problem.unit], theirs[other.unit]
+    return bool((mine <= theirs).all())

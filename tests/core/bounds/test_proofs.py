@@ -56,6 +56,18 @@ def test_a_proof_is_dropped_when_constraints_are_removed(problem):
     assert proofs.known(Problem(problem.profile, cluster_of(3), Constraints(pins={0: 1}))) is None
 
 
+def test_the_best_proof_that_holds_is_known_after_each_new_one(problem):
+    proofs = Proofs()
+    pinned = problem.constrained(pins={0: 1})
+    both = pinned.constrained(forbidden=frozenset({(1, 0)}))
+    assert proofs.known(both) is None
+    for where, us, known_us in ((problem, 15.0, 15.0), (both, 14.0, 15.0), (pinned, 16.0, 16.0)):
+        proofs.add(where, Proof(us))
+        assert proofs.known(both) == Proof(known_us)
+    proofs.drop(pinned)
+    assert proofs.known(both) == Proof(15.0)
+
+
 def test_two_runs_share_no_proofs(problem):
     one, other = Proofs(), Proofs()
     one.add(problem, Proof(99.0))
