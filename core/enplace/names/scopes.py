@@ -70,6 +70,7 @@ def traced_scopes(nodes: Sequence[tuple[str, str]], edges: Sequence[Sequence[int
     names = _not_scopes(nodes)
     ends = [(edge[0], edge[2]) for edge in edges]
     scopes = [_traced_scope(name, kind, names) for name, kind in nodes]
+    _name_tape([name for name, _ in nodes], scopes)
     _spread([name for name, _ in nodes], ends, scopes)
     return [scope or "" for scope in scopes]
 
@@ -125,11 +126,28 @@ def _traced_scope(name: str, kind: str, names: Collection[str]) -> str | None:
     if kind in _VARIABLE_TYPES:
         return None
     if is_tape(parts[0]):
-        # gradient_tape/dense/MatMul/MatMul_1: the op dense/MatMul, and its gradient's own op.
-        return "/".join([BACKWARD, *parts[1:-2]]) if len(parts) > 3 else BACKWARD
+        return BACKWARD
     if kind_of_type(kind) == OpKind.UPDATE or is_optimizer(parts[0]):
         return UPDATE
     return "/".join(_name_parts(parts, names)) or None
+
+
+def _name_tape(names: Sequence[str], scopes: list[str | None]) -> None:
+    """Put each op of a gradient tape where the forward op is that it is named after.
+
+    ``gradient_tape/dense/MatMul/MatMul_1`` is of the op ``dense/MatMul``, which is in ``dense``.
+    """
+    forward = set[str]()
+    for scope in filter(None, scopes):
+        while scope and scope not in forward:
+            forward.add(scope)
+            scope = scope.rpartition("/")[0]
+    for op, name in enumerate(names):
+        if scopes[op] == BACKWARD:
+            above = name.partition("/")[2]
+            while above and above not in forward:
+                above = above.rpartition("/")[0]
+            scopes[op] = "/".join(filter(None, (BACKWARD, above)))
 
 
 def _own_scope(

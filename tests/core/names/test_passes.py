@@ -105,3 +105,22 @@ def test_an_update_that_waits_for_a_forward_op_does_not_make_it_one():
     scopes = dict(zip(number, traced_scopes(nodes, ends), strict=True))
     assert scopes["embedding/Gather"] == scopes["MatMul"] == scopes["x"] == "embedding"
     assert scopes["mul"] == scopes["AssignSubVariableOp"] == "update"
+
+
+def test_a_gradient_is_where_its_forward_op_is():
+    """Keras writes the layer, then either the op that it is the gradient of or its own name."""
+    forward = {
+        "net/gru/while": "While",
+        "net/gru/Transpose": "Transpose",
+        "net/norm/Mul": "Mul",
+        "net/head/MatMul": "MatMul",
+    }
+    tape = {
+        "head/MatMul/MatMul_1": "head",
+        "norm/Reshape": "norm",
+        "gru/while/net/gru/while_grad": "gru",
+        "gru/while/net/gru/while/cell/Sigmoid_0/accumulator": "gru",
+    }
+    nodes = [*forward.items(), *((f"gradient_tape/net/{name}", "Op") for name in tape)]
+    found = traced_scopes(nodes, [])[len(forward) :]
+    assert found == [f"gradients/net/{layer}" for layer in tape.values()]

@@ -68,6 +68,17 @@ def test_the_rule_decides_how_computing_and_transfers_add_up():
         assert loads[:, 0].tolist() == expected
 
 
+def test_stages_do_not_depend_on_how_deep_scopes_are():
+    names = ("a", "b", "c", "gradients/c", "gradients/b", "gradients/a")
+    times = dict(zip(names, (10, 4, 7, 14, 8, 20), strict=True))
+    edges = [(one, then, 2) for one, then in itertools.pairwise(names)]
+    flat = replace(profile_of(times, edges), scopes=names, measured=Measurement(backward=[3, 4, 5]))
+    deep = replace(flat, scopes=tuple(f"{name}/dense/{at}" for at, name in enumerate(names)))
+    one, other = (place(Problem(each, cluster_of(2)), "max-load-dp").plan for each in (flat, deep))
+    assert one.device.tolist() == other.device.tolist()
+    assert one.value_us == other.value_us
+
+
 def test_gpipe_adds_the_largest_loads_of_both_passes():
     """Device 0 has the largest forward load, device 1 the largest backward load."""
     times = {"f": 10, "g": 4, "bg": 9, "bf": 5}

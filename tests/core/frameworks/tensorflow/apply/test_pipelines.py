@@ -105,7 +105,8 @@ def two_stages(problem):
     layer = ["/".join(split_pass(scope)[1].split("/")[:2]) for scope in profile.scopes]
     backward = backward_ops(problem)
     order = [op for op in profile.topological_order.tolist() if not backward[op]]
-    forward = [layer[op] for op in order if re.match("functional|sequential", layer[op])]
+    # What the model does beside its layers, such as a cast of its inputs, runs where these are.
+    forward = [layer[op] for op in order if re.match("(functional|sequential)[^/]*/", layer[op])]
     distinct = list(dict.fromkeys(forward))
     second = distinct[len(distinct) // 2 :]
     wish = np.zeros(profile.n_ops, dtype=np.int64)
