@@ -33,10 +33,10 @@ GO_ON_S = 30
 class PlanCard(QAbstractButton):
     """Name and step time above, gap and standing against the expert below; checked if current.
 
-    A name too long for its line continues below: ``Enplace``, and ``2 pins, 30 s``. That and the
-    most important note have a line of their own if there is no room beside the standing. A brief
-    card has one line, or two for a long name. A name that is too long even so leaves out words, but
-    not those that tell it from the other plans.
+    A name too long for its line continues below: ``Enplace``, and ``2 pins, 30 s``. Figures and
+    warnings are always shown, on as many lines as they take; other notes if there is room for them.
+    A brief card has one line, or two for a long name. A name that is too long even so leaves out
+    words, but not those that tell it from the other plans.
     """
 
     renew_wanted = Signal()
@@ -105,39 +105,44 @@ class PlanCard(QAbstractButton):
     def _links(self) -> tuple[QPushButton, ...]:
         return self.renew, self.go_on, self.make_fit
 
-    @cached_property
+    @property
     def notes(self) -> list[str]:
-        """Texts for the second line, most important first; it shows as many as fit."""
-        entry, schedule, run = self.entry, self.entry.schedule, self.entry.run
-        first = measured = ""
-        moved = entry.note if entry.note.endswith(MOVED) else ""
+        """Texts below the name, most important first."""
+        return [*self._always, *self._if_room]
+
+    @cached_property
+    def _always(self) -> list[str]:
+        """The notes that are shown whatever room there is."""
+        schedule, run, first = self.entry.schedule, self.entry.run, ""
         if schedule.fits and self._gap is not None:
             # Other ways to split ops might be better than any plan with these.
-            is_best = self._gap <= PROVEN_GAP and not entry.plan.splits
+            is_best = self._gap <= PROVEN_GAP and not self.entry.plan.splits
             first = ("optimal" if is_best else f"gap {percent(self._gap)}") + self._of_what
-        if entry.plan.value_us is not None:
+        if self.entry.plan.value_us is not None:
             first = f"one step {ms(schedule.makespan_us)}"
+        measured = ""
         if run is not None:
             measured = "ran on labels" if run.on_labels else f"measured {ms(run.step_time_us)}"
+        is_estimated = run is None and schedule.problem.measured_profile.measured.estimated
+        found = [lack(schedule), self.stale, measured, first, self.entry.remark]
+        found = [*filter(None, [self._what_if, *found])]
+        if is_estimated:
+            return [", ".join([ESTIMATED, *found[:1]]), *found[1:]]
+        return found
+
+    @cached_property
+    def _if_room(self) -> list[str]:
+        entry, schedule = self.entry, self.entry.schedule
+        moved = entry.note.endswith(MOVED)
         found = [
-            lack(schedule),
-            self.stale,
-            entry.remark,
-            measured,
-            moved,
-            first,
+            entry.note if moved else "",
             full_text(schedule),
             rewriting(entry.plan.splits),
             "" if moved else entry.note,
             f"{size(sent_bytes(schedule))} sent",
             f"peak {size(int(schedule.peak_bytes.max()))}",
         ]
-        found = [*filter(None, found)]
-        is_estimated = run is None and schedule.problem.measured_profile.measured.estimated
-        first_words = [ESTIMATED] if is_estimated else []
-        if self._what_if:  # alone, so that nothing of it is cut
-            return [", ".join([*first_words, self._what_if]), *found]
-        return [", ".join([*first_words, found[0]]), *found[1:]]
+        return [*filter(None, found)]
 
     def hasHeightForWidth(self) -> bool:
         return True
@@ -146,8 +151,8 @@ class PlanCard(QAbstractButton):
         if self.is_brief:
             rest = LINE_PX if self.name_lines(width)[1] else 0
             return round((BRIEF_PX + rest) * theme.scale)
-        lines = LINE_PX if self._has_third_line(width) else 0
-        return round((LINES_PX + lines + (LINK_PX if self._has_link else 0)) * theme.scale)
+        more = LINE_PX * (len(self.lines(width)) - 1)
+        return round((LINES_PX + more + (LINK_PX if self._has_link else 0)) * theme.scale)
 
     def sizeHint(self) -> QSize:
         width = round(220 * theme.scale)
@@ -190,17 +195,29 @@ class PlanCard(QAbstractButton):
         usable = self.entry.schedule.fits and self.entry.cluster is None
         return self.step if usable else self.standing
 
-    def _lead(self, width: float) -> str:
-        """Return the text below the name that is always shown."""
-        is_urgent = bool(self.stale or self._what_if) or not self.entry.schedule.fits
-        rest = self.name_lines(width)[1]
-        return self.notes[0] if is_urgent or not rest else rest
-
-    def _has_third_line(self, width: float) -> bool:
-        """Return whether the first texts and the standing are too wide for one line."""
-        lead = QFontMetricsF(theme.font(11)).horizontalAdvance(self._lead(width))
-        standing = QFontMetricsF(_standing_font()).horizontalAdvance(self.standing)
-        return bool(self.standing) and lead + standing + GAP > width - 2 * PAD
+    def lines(self, width: float) -> list[tuple[str, str]]:
+        """Return each line below the name: its text, and the standing at the right of one."""
+        length = QFontMetricsF(theme.font(11)).horizontalAdvance
+        standing = QFontMetricsF(_standing_font()).horizontalAdvance(self.standing) + GAP
+        free, found = width - 2 * PAD, list[str]()
+        for note in filter(None, (self.name_lines(width)[1], *self._always)):
+            joined = f"{found[-1]} · {note}" if found else note
+            if found and length(joined) <= free:
+                found[-1] = joined
+            else:
+                found.append(note)
+        if not found:
+            found = [self._if_room[0]]
+        if length(found[-1]) + standing > free and self.standing:
+            return [*((text, "") for text in found), ("", self.standing)]
+        for note in self._if_room:
+            joined = f"{found[-1]} · {note}"
+            if note in found[-1]:
+                continue
+            if length(joined) + standing > free:
+                break
+            found[-1] = joined
+        return [*((text, "") for text in found[:-1]), (found[-1], self.standing)]
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         for link in self._links:
@@ -241,18 +258,15 @@ class PlanCard(QAbstractButton):
         width = self._right(painter, left, number, _step_font(), tokens.text)
         name = self.name_lines(self.width())[0]
         self._left(painter, upper, width, name, _name_font(), tokens.text)
-        color, is_below = self._color(self._standing_role), self._has_third_line(self.width())
-        font = _standing_font()
-        if is_below:
-            self._left(painter, lower, lower.width(), self.standing, font, color)
+        color, quiet = self._color(self._standing_role), theme.font(11)
+        tint = tokens.dim if self.entry.schedule.fits else tokens.bad
+        for text, change in self.lines(self.width()):
+            if text:
+                width = self._right(painter, lower, change, _standing_font(), color)
+                self._left(painter, lower, width, text, quiet, tint)
+            else:
+                self._left(painter, lower, lower.width(), change, _standing_font(), color)
             lower.translate(0, LINE_PX * theme.scale)
-            width = lower.width()
-        else:
-            width = self._right(painter, lower, self.standing, font, color)
-        fits = self.entry.schedule.fits
-        quiet = theme.font(11)
-        notes = self._fitting(QFontMetricsF(quiet), width)
-        self._left(painter, lower, width, notes, quiet, tokens.dim if fits else tokens.bad)
 
     def _paint_brief(self, painter: QPainter) -> None:
         """Draw the name, the standing if there is room for it, and the time; or why it has none."""
@@ -291,18 +305,6 @@ class PlanCard(QAbstractButton):
     def _color(role: str) -> QColor:
         tokens = theme.tokens
         return {"good": tokens.good, "bad": tokens.bad}.get(role, tokens.dim)
-
-    def _fitting(self, metrics: QFontMetricsF, width: float) -> str:
-        """Join as many notes as fit to what is always shown."""
-        shown = self._lead(self.width())
-        for note in (self.name_lines(self.width())[1], *self.notes):
-            if note in shown:
-                continue
-            longer = f"{shown} · {note}"
-            if metrics.horizontalAdvance(longer) > width:
-                break
-            shown = longer
-        return shown
 
     @staticmethod
     def _right(painter: QPainter, area: QRectF, text: str, font: QFont, color: QColor) -> float:

@@ -13,6 +13,7 @@ from enplace_studio.files import session
 from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import PlanEntry
 from enplace_studio.model.plan_facts import brief_standing, compare, standing, tooltip, why_stale
+from enplace_studio.model.prices import what_if_text
 from enplace_studio.views.plans.plans_view import CROWD, PlansView, as_tree
 from problems import cluster_of, profile_of
 from threads import finish_work
@@ -393,8 +394,20 @@ def test_a_name_too_long_for_its_line_continues_below(open_view):
     add_plan(document, "both, with ops split", {"a": 0, "b": 1})
     card = card_of(open_view(document), "both, with ops split")
     assert card.name_lines(180) == ("both", "with ops split")
-    assert card._lead(180) == "with ops split"
+    assert card.lines(180)[0][0].startswith("with ops split")
     assert card.name_lines(400) == ("both, with ops split", "")
+
+
+def test_no_title_however_long_hides_a_figure(open_view, qtbot):
+    document = three_plans()
+    long = "both, with ops split, 384 ops pinned, 10 s"
+    document.remark_plan(add_plan(document, long, {"a": 0, "b": 1}, choose=True), "for the paper")
+    document.set_scale(1.0, 2.0)
+    document.bounds.proofs.rivals_us(document.schedule)
+    card, what_if = card_of(open_view(document), long), what_if_text(1.0, 2.0)
+    for width in (160, 220, 400):
+        shown = " · ".join(text for line in card.lines(width) for text in line).split(" · ")
+        assert {what_if, "optimal", "for the paper", card.standing} <= {*shown}
 
 
 def test_a_click_before_the_list_follows_an_edit_shows_the_plan_as_it_is_now(open_view):
