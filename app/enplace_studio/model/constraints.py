@@ -179,6 +179,8 @@ def describe(project: OpenProject, constraint: Constraint) -> str:
         return f"within {count(constraint.rows[0][1], 'op')} of {plan}"
     what = _named(project, first.tolist())
     if kind.roles == (OP, OP):
+        if len(then) == 1 and project.describe(first.tolist()) == project.describe(then.tolist()):
+            return kind.phrase.format(*project.describe_two(first.tolist(), int(then[0])))
         groups = np.unique(project.grouping.group[[*first, *then]])
         inside = f" of {project.grouping.names[groups[0]]}" if len(groups) == 1 else ""
         return kind.phrase.format(what.removesuffix(inside), project.describe(then.tolist()))

@@ -26,6 +26,7 @@ from enplace_studio.views.constraints.rows import (
     HEIGHT,
     Rows,
     cost_text,
+    height_of,
     make_row,
     show_cost,
     texts_of,
@@ -116,7 +117,8 @@ class ConstraintsView(Panel):
     def contents_height(self) -> int:
         if not self.constraints:
             return self.empty.heightForWidth(self.inner_width)
-        return len(self.constraints) * round(HEIGHT * theme.scale) + 2
+        rows = (self.list.item(row).text() for row in range(self.list.count()))
+        return sum(map(height_of, rows)) + 2
 
     # Rows
 
@@ -142,9 +144,10 @@ class ConstraintsView(Panel):
         self.list.clear()
         for each in self.constraints if project else []:
             assert project is not None
-            n_ops = sum(map(len, ops_of(project.problem, each)))
+            names = project.problem.profile.op_names
+            ops = [names[op] for end in ops_of(project.problem, each) for op in end.tolist()]
             ways = ways_to_say(describe(project, each), project.grouping)
-            self.list.addItem(make_row(ways, n_ops, self.is_on(each)))
+            self.list.addItem(make_row(ways, ops, self.is_on(each)))
         if chosen in self.constraints:
             self.list.setCurrentRow(self.constraints.index(chosen))
         self.list.verticalScrollBar().setValue(scrolled)

@@ -1,4 +1,7 @@
-"""Rows of the list of constraints: a check mark and a description, what it costs below."""
+"""Rows of the list of constraints: a check mark and a description, what it costs below.
+
+An order has a line for each of its two names, which may be alike but for a word.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ from enplace_studio.explain.shortened import brief, by_ends
 from enplace_studio.widgets.labels import plain_tip
 from enplace_studio.widgets.theme import theme
 
-HEIGHT, GAP = 40, 8
+HEIGHT, LINE, GAP = 40, 17, 8
+BEFORE = " before "
 NOTHING = 1e-9
 """A smaller share of the step time is an error of rounding."""
 ABOUT_COST = (
@@ -34,7 +38,10 @@ ABOUT_NO_GAIN = (
 UNKNOWN = "–"
 ABOUT_UNKNOWN = "What it costs is known once the plan keeps all constraints; press Solve"
 
-_OPS, _COST, _WAYS = (Qt.ItemDataRole.UserRole + number for number in range(3))
+MOST_NAMED = 2
+"""Most ops that the tip names in full."""
+
+_OPS, _COST, _WAYS, _NAMES = (Qt.ItemDataRole.UserRole + number for number in range(4))
 _Index = QModelIndex | QPersistentModelIndex
 
 
@@ -47,13 +54,14 @@ def cost_text(kind: str, now_us: float, step_us: float | None, per: str = "") ->
     return f"{gain} from {KINDS[kind].tried}"
 
 
-def make_row(ways: Sequence[str], n_ops: int, on: bool) -> QListWidgetItem:
-    """Make the row of a constraint, of which the first text that fits is shown.
+def make_row(ways: Sequence[str], ops: Sequence[str], on: bool) -> QListWidgetItem:
+    """Make the row of a constraint on some ops, of which the first text that fits is shown.
 
     What it costs is not known yet.
     """
-    made = QListWidgetItem(ways[0])
+    made, n_ops = QListWidgetItem(ways[0]), len(ops)
     made.setData(_WAYS, ways)
+    made.setData(_NAMES, BEFORE.join(ops) if BEFORE in ways[0] and n_ops <= MOST_NAMED else "")
     made.setCheckState(Qt.CheckState.Checked if on else Qt.CheckState.Unchecked)
     made.setData(_OPS, count(n_ops, "op") if n_ops else "")
     show_cost(made, "" if on else "off")
@@ -71,7 +79,18 @@ def show_cost(row: QListWidgetItem, text: str) -> None:
     parts = list(filter(None, [row.text(), row.data(_OPS)]))
     known = [text] if text.strip(UNKNOWN) else []
     row.setData(Qt.ItemDataRole.AccessibleTextRole, ", ".join([*parts, *known]))
-    row.setToolTip(plain_tip("\n".join(filter(None, [*parts, _about(text)]))))
+    row.setToolTip(plain_tip("\n".join(filter(None, [*parts, row.data(_NAMES), _about(text)]))))
+
+
+def lines_of(text: str) -> list[str]:
+    """Break what a row says into its lines."""
+    first, before, then = text.partition(BEFORE)
+    return [first, f"{before.lstrip()}{then}"] if before else [text]
+
+
+def height_of(text: str) -> int:
+    """Return the height of the row that says this."""
+    return round((HEIGHT + LINE * (len(lines_of(text)) - 1)) * theme.scale)
 
 
 def _about(cost: str) -> str:
@@ -87,7 +106,7 @@ class Rows(QStyledItemDelegate):
     """Paints the rows."""
 
     def sizeHint(self, option: QStyleOptionViewItem, index: _Index) -> QSize:
-        return QSize(0, round(HEIGHT * theme.scale))
+        return QSize(0, height_of(index.data(_WAYS)[0]))
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
         frame = QStyleOptionViewItem(option)
@@ -113,9 +132,12 @@ class Rows(QStyledItemDelegate):
     def _paint_texts(self, painter: QPainter, inner: QRectF, texts: list[str], is_on: bool) -> None:
         tokens, (text, ops, cost) = theme.tokens, texts
         upper, lower = QRectF(inner), QRectF(inner)
-        upper.setHeight(inner.height() * 0.55)
-        lower.setTop(upper.bottom())
-        _draw(painter, upper, text, theme.font(12), tokens.text if is_on else tokens.dim)
+        lines = lines_of(text)
+        upper.setHeight((inner.height() - (len(lines) - 1) * LINE * theme.scale) * 0.55)
+        for line in lines:
+            _draw(painter, upper, line, theme.font(12), tokens.text if is_on else tokens.dim)
+            lower.setTop(upper.bottom())
+            upper.translate(0, LINE * theme.scale)
         _draw(painter, lower, ops, theme.font(11), tokens.dim)
         lower.setLeft(lower.left() + QFontMetricsF(theme.font(11)).horizontalAdvance(ops) + GAP)
         costs_time = cost.startswith("−")
@@ -152,12 +174,5 @@ def _draw(
 
 
 def shortened(text: str, metrics: QFontMetricsF, width: float) -> str:
-    """Abbreviate a text that is too wide, then elide its middle; of an order, of both names."""
-    width_of = metrics.horizontalAdvance
-    text = brief(text, width_of, width)
-    first, before, then = text.partition(" before ")
-    if not before or width_of(text) <= width:
-        return by_ends(text, width_of, width)
-    room = width - width_of(before)
-    first = by_ends(first, width_of, max(room / 2, room - width_of(then)))
-    return first + before + by_ends(then, width_of, room - width_of(first))
+    """Abbreviate a text that is too wide, then elide its middle."""
+    return by_ends(brief(text, metrics.horizontalAdvance, width), metrics.horizontalAdvance, width)

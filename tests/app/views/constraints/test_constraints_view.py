@@ -17,6 +17,8 @@ from enplace_studio.views.constraints.rows import (
     cost_text,
     first_fitting,
     fitted_cost,
+    height_of,
+    lines_of,
     make_row,
     shortened,
     show_cost,
@@ -295,15 +297,18 @@ def test_constraints_are_copied_as_text(pane, qtbot):
     assert QGuiApplication.clipboard().text() == f"{heads}\n{first}"
 
 
-def test_a_long_order_keeps_the_word_between_its_names():
+def test_an_order_has_a_line_for_each_name_and_its_tip_the_ops_names():
     metrics = QFontMetricsF(theme.font(12))
-    text = "Mean of encoder / layer 11 before target embedding"
-    for share in (0.5, 0.8):
-        width = share * metrics.horizontalAdvance(text)
-        shown = shortened(text, metrics, width)
-        assert " before " in shown
-        assert "…" in shown
-        assert metrics.horizontalAdvance(shown) <= width + 1
+    text = "Mean of encoder / layer 11 before Mean of target embedding"
+    row = make_row([text], ["encoder/Mean", "target/Mean"], on=True)
+    assert "encoder/Mean before target/Mean" in row.toolTip()
+    lines = lines_of(text)
+    assert lines == ["Mean of encoder / layer 11", "before Mean of target embedding"]
+    width = 0.8 * metrics.horizontalAdvance(lines[1])
+    shown = shortened(lines[1], metrics, width)
+    assert shown.startswith("before Mean ")
+    assert metrics.horizontalAdvance(shown) <= width + 1
+    assert height_of(text) > height_of("Mean of encoder")
 
 
 def test_costs_wait_until_edits_pause(document, opener, qtbot, monkeypatch):
@@ -320,7 +325,7 @@ def test_costs_wait_until_edits_pause(document, opener, qtbot, monkeypatch):
 
 
 def test_a_constraint_that_names_no_op_has_no_number_of_ops():
-    row = make_row(["GPU 0 runs even ops"], 0, on=True)
+    row = make_row(["GPU 0 runs even ops"], [], on=True)
     assert texts_of(row) == ["GPU 0 runs even ops", "", ""]
     assert row.data(Qt.ItemDataRole.AccessibleTextRole) == "GPU 0 runs even ops"
 
