@@ -271,7 +271,7 @@ def _with_queues(
 
 
 def _with_queue(row: Row, queue: Queue, waited_us: float, odd: BoolArray) -> Row:
-    note = f"{row.note}, {queue.most} wait"
+    note = f"{row.note}, queue of {queue.most:,}"
     tip = f"Up to {queue.most:,} transfers wait at once; together they wait {ms(waited_us)}"
     return replace(row, queue=queue, thin=False, note=note, tip=tip, odd=odd)
 

@@ -152,8 +152,8 @@ class RowList(QListWidget):
         if not self.wraps:
             return (row.title,)
         columns = sum(width + COLUMN_GAP for width in self._delegate.widths)
-        room = self.viewport().width() - 2 * PADDING - columns - SLACK
-        return _wrapped(row.title, room, theme.scale)
+        room = self.viewport().width() - 2 * PADDING - SLACK
+        return _wrapped(row.title, room - columns, room, theme.scale)
 
     def _add(self, row: Row) -> None:
         item = QListWidgetItem(row.title, self)
@@ -277,13 +277,20 @@ class _RowDelegate(QStyledItemDelegate):
         for text in self._view.lines(row):
             draw_text(painter, QRectF(line), text, font, color)
             line.translate(0, QFontMetrics(theme.font(12)).height())
+            line.setRight(area.right())
         painter.restore()
 
 
 @lru_cache(maxsize=1000)
-def _wrapped(title: str, width: int, scale: float) -> tuple[str, ...]:
-    """Break a title; all rows of a list are filled in again whenever one is added."""
-    return tuple(wrapped(title, QFontMetrics(theme.font(12)).horizontalAdvance, width))
+def _wrapped(title: str, first: int, width: int, scale: float) -> tuple[str, ...]:
+    """Break a title, of which only the first line shares its room with the columns.
+
+    All rows of a list are filled in again whenever one is added.
+    """
+    length = QFontMetrics(theme.font(12)).horizontalAdvance
+    begins = wrapped(title, length, first)[0]
+    rest = title[len(begins) :].strip()
+    return (begins, *(wrapped(rest, length, width) if rest else ()))
 
 
 def column_widths(rows: Sequence[Row]) -> list[int]:

@@ -47,7 +47,7 @@ def test_a_row_on_which_transfers_wait_long_shows_their_queue():
     profile = profile_of({"a": 10, "x": 1, "y": 1}, [("a", "x", 50), ("a", "y", 50)])
     schedule = document_of(profile, cluster_of(3, shared=True), {"a": 0, "x": 1, "y": 2}).schedule
     (row,) = [row for row in rows_of(schedule, queues=True) if not row.is_device]
-    assert row.note == "100 B, 1 wait"
+    assert row.note == "100 B, queue of 1"
     assert not row.thin
     assert all(row.queue is None for row in rows_of(chain_document().schedule, queues=True))
 

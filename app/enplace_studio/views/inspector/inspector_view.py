@@ -66,8 +66,8 @@ from enplace_studio.widgets.move_list import MoveList
 from enplace_studio.widgets.panel import Need, ScrollPanel
 from enplace_studio.widgets.tables import copy_on_request
 
-LEAST_PX, USUAL_PX = 200, 300
-"""Least height with and without a selection; the first has the devices and what to do."""
+LEAST_PX = 200
+"""Least height of use; it has the devices of a selection and what to do."""
 MOST_SPLITS = 6
 _TAKES = {"offloaded op": "fetched in", "recomputed op": "again in"}
 """What the time of an op is that is not split; the heading says the rest."""
@@ -138,7 +138,7 @@ class InspectorView(ScrollPanel):
 
     def need(self) -> Need:
         usual = super().need()
-        return replace(usual, least=min(usual.wanted, LEAST_PX if self.holds_room else USUAL_PX))
+        return replace(usual, least=min(usual.wanted, LEAST_PX))
 
     def rebuild(self) -> None:
         """Show the selection of the document; a new one has the room that it needs."""
