@@ -83,7 +83,9 @@ def stamp(project: OpenProject, blocks: IntArray) -> OpenProject:
     else:
         chosen = pinned_to[blocks[0]] != FREE
         pinned_to[blocks[:, chosen]] = pinned_to[blocks[0, chosen]]
-    constraints = problem.constraints.with_rows(_copies(problem.constraints, blocks.tolist()))
+    # Ops that are pinned need not be kept off the other devices.
+    said = problem.constraints if plan is None else problem.constraints.replaced(forbidden=())
+    constraints = problem.constraints.with_rows(_copies(said, blocks.tolist()))
     constraints = constraints.replaced(pins=Pins(pinned_to))
     if plan is None and constraints == problem.constraints:
         raise EnplaceError("nothing was chosen for these ops yet; solve, pin or colocate first")

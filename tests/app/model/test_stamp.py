@@ -62,14 +62,14 @@ def test_the_price_is_told_before_and_is_right(document):
     assert "at the peak" in price
 
 
-def test_colocation_and_forbidden_devices_are_repeated(document):
+def test_colocation_is_repeated_but_pinned_ops_need_not_be_kept_off_other_devices(document):
     layer = ops_of(document, "layer_2/a", "layer_2/b")
     document.colocate(layer)
     document.forbid(layer, 1)
     document.offer_stamp(layer)
     document.apply_stamp()
     assert len(document.problem.together) == LAYERS
-    assert len(document.problem.forbidden) == 2 * LAYERS
+    assert document.problem.forbidden == {(op, 1) for op in layer}
     kinds = {c.kind for c in list_constraints(document.problem, document.project.grouping)}
     assert kinds == {"pin", "colocate", "forbid"}
 
@@ -97,8 +97,9 @@ def test_an_order_inside_a_layer_is_repeated(policy):
         assert start_us[other] < start_us[one]
 
 
-def test_without_a_plan_pins_are_repeated(document):
+def test_without_a_plan_pins_and_forbidden_devices_are_repeated(document):
     document.pin_here(ops_of(document, "layer_0/a"))
+    document.forbid(ops_of(document, "layer_0/b"), 1)
     while document.plans:
         document.remove_plan(document.plans[-1])
     document.offer_stamp(ops_of(document, "layer_0/a", "layer_0/b"))
@@ -106,6 +107,7 @@ def test_without_a_plan_pins_are_repeated(document):
     assert set(document.problem.pins) == set(
         ops_of(document, *(f"layer_{n}/a" for n in range(LAYERS)))
     )
+    assert len(document.problem.forbidden) == LAYERS
 
 
 def test_one_line_says_that_nothing_is_like_it(document, qtbot):
