@@ -17,7 +17,7 @@ import numpy as np
 
 from enplace.names.group_facts import GroupEdges
 from enplace.names.groups import PART, Grouping
-from enplace.names.passes import UPDATE
+from enplace.names.passes import BACKWARD, UPDATE
 from enplace.names.ports import Ports
 from enplace.names.titles import number_key, unique_leaves
 from enplace.values.arrays import BoolArray
@@ -253,12 +253,9 @@ def _columns(grouping: Grouping, rows: Sequence[list[int]]) -> dict[int, tuple[i
     found: dict[int, tuple[int | None, ...]] = {}
     for alike in _alike(grouping, rows):
         labels = dict.fromkeys(grouping.labels[group] for groups in alike for group in groups)
-        stems = [_label_key(label)[0] for label in labels]
-        common = max(stems, key=lambda stem: (stems.count(stem), stem))
-        # Labels are in the order in which they run, which tells most about unlike scopes.
-        ordered = list(labels)
-        if len(set(stems)) == 1 or grouping.rows[alike[0][0]] not in grouping.opened:
-            ordered.sort(key=lambda lb: (_label_key(lb)[0] == common, _label_key(lb)))
+        # Unlike scopes are in the order in which they run; those with numbers, by these.
+        stems = list(dict.fromkeys(_label_key(label)[0] for label in labels))
+        ordered = sorted(labels, key=lambda lb: (stems.index(_label_key(lb)[0]), _label_key(lb)))
         for groups in alike:
             by_label = {grouping.labels[group]: group for group in groups}
             found[groups[0]] = tuple(by_label.get(label) for label in ordered)
@@ -390,10 +387,14 @@ def _text_width(text: str) -> float:
 
 
 def _short_title(title: str) -> str:
-    """Return the end of a long path, from its first numbered component."""
+    """Return the end of a long path, from its first numbered component; gradients stay such."""
     parts = title.split(" / ")
     numbered = [at for at, part in enumerate(parts) if part[-1].isdigit()]
-    return " / ".join(parts[numbered[0] if numbered else max(0, len(parts) - 2) :])
+    kept = parts[numbered[0] if numbered else max(0, len(parts) - 2) :]
+    derived, of, _ = title.partition(" of ")
+    if of and len(kept) < len(parts):
+        kept[0] = ("∇ " if derived == BACKWARD else derived + of) + kept[0]
+    return " / ".join(kept)
 
 
 # ---------------------------------------------------------------- layers

@@ -57,6 +57,34 @@ def test_equal_steps_of_two_layers_share_a_column():
     assert [len(line) for line in lines.values()] == [1] * 4
 
 
+def test_unlike_cards_of_a_row_are_in_the_order_in_which_they_run():
+    names = [
+        f"{side}net/{part}/op{i}"
+        for side in ("", "gradients/")
+        for part in ("stem", "blk0", "blk1", "pool", "head")
+        for i in range(40)
+    ]
+    times = dict.fromkeys(names, 5.0)
+    grouping = group_ops(profile_of(times, [(a, b, 4) for a, b in pairwise(names)]))
+    arrangement = layout.grid(grouping, 1400)
+    row = [group for group, row in enumerate(grouping.rows) if row == "net"]
+    row.sort(key=lambda group: arrangement.x[group])
+    assert [grouping.labels[group] for group in row] == ["stem", "blk 0", "blk 1", "pool", "head"]
+
+
+@pytest.mark.parametrize(
+    ("row", "title"),
+    [
+        ("gradients of functional / blk 2 / att", "∇ blk 2 / att"),
+        ("update of net / blk 2", "update of blk 2"),
+        ("functional / blk 2", "blk 2"),
+        ("gradients of functional", "gradients of functional"),
+    ],
+)
+def test_a_row_of_gradients_says_so_wherever_it_stands(row, title):
+    assert layout._short_title(row) == title
+
+
 def test_short_rows_are_next_to_their_gradients():
     names = [
         f"{prefix}block{b}/unit{u}/op{i}"
