@@ -84,6 +84,9 @@ class MovesView(ScrollPanel):
             self.list.forget()
             self._asking.stop()
             return
+        asked, model = self.list.asked, project.problem.measured_profile
+        if asked is not None and asked.problem.measured_profile is not model:
+            self.list.forget()  # another model's
         now = (schedule, project.problem, tuple(project.grouping.opened))
         if (self.list.asked, self.list.problem, self.list.opened) != now:
             self._asking.start()

@@ -80,6 +80,17 @@ def test_a_click_makes_the_move_at_its_price_and_undo_takes_it_back(open_moves, 
     assert document.schedule.makespan_us == 51
 
 
+def test_the_offers_for_a_model_are_gone_once_another_one_is_open(open_moves, solver, qtbot):
+    document = chain_document()
+    view = open_moves(document)
+    assert view.list.cards
+    document.open(wide_document(60).project)
+    qtbot.waitUntil(lambda: len(solver.searches) == 2)
+    assert not view.list.cards
+    solver.answer()
+    assert view.list.cards
+
+
 def test_the_price_of_every_offer_is_what_the_click_gives(open_moves, solver):
     document = wide_document(60)
     view = open_moves(document)
