@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from enplace.frameworks.registry import exporters, why_no_export
 from enplace.names.whole import guess_pattern
 from enplace.text import capital
 from enplace.values.result import Result
+from enplace.values.schedule import Schedule
 from enplace_studio.model.document import Document
 from enplace_studio.model.notes import note_on
 from enplace_studio.model.queries import find_ops
@@ -181,9 +183,12 @@ def _export_action(form: str) -> Action:
 
 def _why_no_export(studio: Studio, form: str) -> str:
     entry = studio.document.current
-    if entry is None:
-        return ""
-    result = Result(entry.schedule)
+    return "" if entry is None else _why_not_as(form, entry.schedule)
+
+
+@lru_cache(maxsize=2 * len(EXPORTS))  # asked again whenever anything changes
+def _why_not_as(form: str, schedule: Schedule) -> str:
+    result = Result(schedule)
     why = FORMATS[form].why_not(result) if form in FORMATS else why_no_export(form, result)
     return capital(in_window_words(why))
 

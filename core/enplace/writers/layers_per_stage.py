@@ -82,14 +82,14 @@ def _whole_layers(result: Result, *, kinds: bool) -> tuple[LayerChain, list[int]
     if len(chain.kinds) > 1 and not kinds:
         named = listed([f"'{kind}'" for kind in chain.kinds])
         raise PlanError(f"the model has layers of several kinds, {named}; such a count has one")
-    on = [np.unique(plan.device[ops]).tolist() for ops in chain.ops]
+    on = [plan.device[ops] for ops in chain.ops]
     for name, devices in zip(chain.names, on, strict=True):
-        if len(devices) > 1:
-            where = listed([_labels(result)[device] for device in devices])
+        if (devices != devices[0]).any():
+            where = listed([_labels(result)[device] for device in np.unique(devices).tolist()])
             raise PlanError(
                 f"'{name}' is divided between {where}; make a plan with --whole '{chain.pattern}'"
             )
-    return chain, [devices[0] for devices in on]
+    return chain, [int(devices[0]) for devices in on]
 
 
 def _with_ends(result: Result, chain: LayerChain, stages: Sequence[Stage]) -> list[Stage]:
