@@ -93,14 +93,24 @@ def nudge(variables: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def loss_difference(ours: Way, theirs: Way, steps: int | None = None) -> float:
-    """Return the largest difference of the compared outputs, of the first steps or of all."""
-    mine, other = ([v for each in way.losses[:steps] for v in each] for way in (ours, theirs))
+    """Return the largest difference of the compared outputs, of the first steps or of all.
+
+    NaN if one of the two did not run to the end.
+    """
+    if not (ours.losses and theirs.losses):
+        return float("nan")
+    mine, other = (
+        {(n, at): v for n, each in enumerate(way.losses[:steps]) for at, v in enumerate(each)}
+        for way in (ours, theirs)
+    )
     return largest_difference(mine, other)
 
 
 def weights_difference(ours: Way, theirs: Way) -> float:
-    """Return the largest difference of the variables after all steps."""
-    return largest_difference([*ours.variables.values()], [*theirs.variables.values()])
+    """Return the largest difference of the variables after all steps; NaN as for losses."""
+    if not (ours.losses and theirs.losses):
+        return float("nan")
+    return largest_difference(ours.variables, theirs.variables)
 
 
 def first_step_difference(ours: Way, theirs: Way) -> float:
@@ -111,20 +121,33 @@ def first_step_difference(ours: Way, theirs: Way) -> float:
     """
     if ours.after_first is None or theirs.after_first is None:
         return float("nan")
-    pairs = zip(ours.after_first.values(), theirs.after_first.values(), strict=True)
-    weights = max((_in_proportion(a, b) for a, b in pairs), default=0.0)
-    first, *second = (
-        max(_in_proportion(a, b) for a, b in zip(mine, other, strict=True))
-        for mine, other in zip(ours.losses[:2], theirs.losses[:2], strict=True)
+    weights = largest_difference(ours.after_first, theirs.after_first, in_proportion=True)
+    first, second = (
+        largest_difference(*(dict(enumerate(each)) for each in losses), in_proportion=True)
+        for losses in (
+            [next(iter(way.losses[step:]), []) for way in (ours, theirs)] for step in range(2)
+        )
     )
-    return max(first, min([weights, *second]))
+    if np.inf in (weights, first, second):  # as where one has weights that the other has not
+        return float("inf")
+    return float(np.fmax(first, np.fmin(weights, second)))
 
 
-def largest_difference(ours: Values, theirs: Values) -> float:
-    """Return the largest absolute difference; infinite where one value is NaN, or texts differ."""
-    if not ours or not theirs:
-        return float("nan")
-    return max(_largest(a, b) for a, b in zip(ours, theirs, strict=True))
+def largest_difference(
+    ours: Mapping[Any, NDArray[Any]],
+    theirs: Mapping[Any, NDArray[Any]],
+    *,
+    in_proportion: bool = False,
+) -> float:
+    """Return the largest difference of values with the same name, absolute or ``in_proportion``.
+
+    It is infinite where one has what the other has not, one value is NaN, or texts differ, and NaN
+    if there are none.
+    """
+    if ours.keys() != theirs.keys() or any(ours[k].shape != theirs[k].shape for k in ours):
+        return float("inf")
+    of_pair = _in_proportion if in_proportion else _largest
+    return max((of_pair(ours[k], theirs[k]) for k in ours), default=float("nan"))
 
 
 def _in_proportion(a: NDArray[Any], b: NDArray[Any]) -> float:

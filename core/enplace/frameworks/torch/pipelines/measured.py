@@ -37,7 +37,6 @@ from enplace.frameworks.torch.pipelines.pipeline_files import (
     WHY,
 )
 from enplace.frameworks.torch.pipelines.rank import Pipeline
-from enplace.frameworks.torch.record.modules import joined
 from enplace.frameworks.torch.record.recorder import ASIDE, given_tensors, held_by
 from enplace.frameworks.torch.record.storages import tensors_in
 from enplace.frameworks.torch.run.comparison import results_of
@@ -83,14 +82,10 @@ class Measured(Follower):
     def _values(self) -> dict[str, NDArray[Any]]:
         """Return the parameters that this process updates, by their names."""
         with self.pipeline.weights.watch.off():
-            return {name: as_array(each) for name, each in self._named()}
-
-    def _named(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        for name, each in self.pipeline.weights.named.items():
-            yield joined(self.pipeline.head, name), each
+            return {name: as_array(each) for name, each in self.pipeline.weights.named.items()}
 
     def _keep_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        for name, each in self._named():
+        for name, each in self.pipeline.weights.named.items():
             if each.grad is not None:
                 self._gradients[name] = each.grad.detach().clone()
 

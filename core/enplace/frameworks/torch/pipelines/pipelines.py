@@ -20,7 +20,7 @@ import torch
 
 from enplace.errors import ClusterError, EnplaceError, PlanError
 from enplace.files.folders import temporary_folder
-from enplace.frameworks.comparing import first_step_difference
+from enplace.frameworks.comparing import first_step_difference, largest_difference
 from enplace.frameworks.devices import LOCAL
 from enplace.frameworks.measured import MeasuredRun, median_us, quartiles_us, run_by_module
 from enplace.frameworks.microbatches import Microbatches, simulate_batch
@@ -39,6 +39,7 @@ from enplace.frameworks.torch.pipelines.pipeline_files import (
     TOLD,
     WHY,
 )
+from enplace.frameworks.torch.record.modules import joined
 from enplace.frameworks.torch.run.comparison import (
     AFTER_FIRST,
     GRADIENTS,
@@ -46,7 +47,6 @@ from enplace.frameworks.torch.run.comparison import (
     WEIGHTS,
     about_batches,
     about_run,
-    difference_of,
     group_of,
     steps_of,
     way_of,
@@ -311,31 +311,63 @@ def _compared(run: MeasuredRun, answers: Sequence[Message], plain: Message) -> M
 
     Sums over micro-batches round differently from one over the batch.
     """
-    theirs = plain.arrays
+    arrays = {k: v for each in answers for k, v in each.arrays.items()}
+    before = _trained_as(group_of(arrays, WEIGHTS), plain.arrays)
 
-    def together(group: str) -> dict[str, Any]:
-        return {k: v for each in answers for k, v in group_of(each.arrays, group).items()}
+    def pair(group: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        ours, theirs = (group_of(each, group) for each in (arrays, plain.arrays))
+        own = {name: theirs[full] for name in ours if (full := joined(before, name)) in theirs}
+        return ours, own
 
-    def same(group: str, ours: Mapping[str, Any]) -> dict[str, Any]:
-        known = group_of(theirs, group)
-        return {name: known[name] for name in ours if name in known}
-
-    weights, first, gradients = map(together, (WEIGHTS, AFTER_FIRST, GRADIENTS))
-    ours = way_of(steps_of(answers[0].arrays), first)
-    other = way_of(steps_of(theirs), same(AFTER_FIRST, first))
+    losses = [steps_of(each) for each in (arrays, plain.arrays)]
+    ways = map(way_of, losses, pair(AFTER_FIRST))
     times_us = plain.details["times_us"]
     return replace(
         run,
-        loss_difference=difference_of(group_of(answers[0].arrays, LOSS), group_of(theirs, LOSS)),
-        weights_difference=difference_of(weights, same(WEIGHTS, weights)),
-        first_step_difference=first_step_difference(ours, other),
+        loss_difference=largest_difference(*(group_of(e, LOSS) for e in (arrays, plain.arrays))),
+        weights_difference=largest_difference(*pair(WEIGHTS)),
+        first_step_difference=first_step_difference(*ways),
         stock_step_time_us=median_us(times_us),
         facts={
             **run.facts,
             "other_batches": about_batches(run, plain),
             "stock_quartiles_us": quartiles_us(times_us),
             "tolerance": FIVE_DIGITS,
-            "gradients_difference": finite(difference_of(gradients, same(GRADIENTS, gradients))),
-            "weights_compared": len(weights),
+            "gradients_difference": finite(largest_difference(*pair(GRADIENTS))),
+            "weights_compared": len(group_of(arrays, WEIGHTS)),
         },
     )
+
+
+def _trained_as(weights: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
+    """Return what the run without a plan has before the names of a model's weights.
+
+    It names them by the script's variable if the script calls several models. Where several have
+    such weights, as a moving average does, it is the one that has gradients.
+
+    Raises
+    ------
+    EnplaceError
+        If no model has them.
+    """
+    known, gradients = group_of(plain, WEIGHTS), group_of(plain, GRADIENTS)
+    first = joined("", next(iter(weights)))
+    heads = [
+        name.removesuffix(first).removesuffix(".")
+        for name in known
+        if f".{name}".endswith(f".{first}")
+    ]
+    found = [
+        head
+        for head in heads
+        if all(
+            (full := joined(head, name)) in known and known[full].shape == each.shape
+            for name, each in weights.items()
+        )
+    ]
+    if not found:
+        raise EnplaceError(
+            f"the run without the plan has no model with all {count(len(weights), 'weight')} of "
+            f"the pipeline, such as '{first}', so nothing can be compared"
+        )
+    return max(found, key=lambda head: sum(joined(head, name) in gradients for name in weights))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from enplace.frameworks.batches import about_other_batches
-from enplace.frameworks.comparing import Values, Way, largest_difference
+from enplace.frameworks.comparing import Values, Way
 from enplace.frameworks.measured import MeasuredRun
 from enplace.frameworks.torch.open.following import SEED, Follower
 from enplace.processes.wire import Message
@@ -78,11 +78,4 @@ def steps_of(arrays: Mapping[str, Any]) -> list[Values]:
     found: dict[int, Values] = {}
     for name, value in group_of(arrays, LOSS).items():
         found.setdefault(int(name.partition(":")[0]), []).append(value)
-    return [*found.values()]
-
-
-def difference_of(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
-    """Return the largest difference; infinite if one run has what the other has not."""
-    if ours.keys() != theirs.keys() or any(ours[k].shape != theirs[k].shape for k in ours):
-        return float("inf")
-    return largest_difference([*ours.values()], [theirs[k] for k in ours])
+    return [found.get(step, []) for step in range(max(found, default=-1) + 1)]

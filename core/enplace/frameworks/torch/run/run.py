@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from enplace.errors import ClusterError, PlanError
-from enplace.frameworks.comparing import first_step_difference
+from enplace.frameworks.comparing import first_step_difference, largest_difference
 from enplace.frameworks.devices import LOCAL
 from enplace.frameworks.measured import (
     NOT_SEEN,
@@ -46,7 +46,6 @@ from enplace.frameworks.torch.run.comparison import (
     WEIGHTS,
     about_batches,
     about_run,
-    difference_of,
     group_of,
     results_of,
     steps_of,
@@ -423,12 +422,12 @@ def _compared(run: MeasuredRun, follower: Follower, plain: Message) -> MeasuredR
     """Compare a run with the one without the plan."""
     ours, theirs = results_of(follower), plain.arrays
     differences = {
-        group: difference_of(group_of(ours, group), group_of(theirs, group))
+        group: largest_difference(group_of(ours, group), group_of(theirs, group))
         for group in (LOSS, WEIGHTS, GRADIENTS)
     }
     times_us = plain.details["times_us"]
     first = (
-        way_of(follower.losses, follower.after_first),
+        way_of(steps_of(ours), group_of(ours, AFTER_FIRST)),
         way_of(steps_of(theirs), group_of(theirs, AFTER_FIRST)),
     )
     return replace(

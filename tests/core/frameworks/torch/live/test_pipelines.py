@@ -36,6 +36,7 @@ from enplace.frameworks.torch.run.run import run_plain  # noqa: E402
 from enplace.inputs import make_problem  # noqa: E402
 from enplace.placers import PlaceOptions, place  # noqa: E402
 from enplace.placing.options import load_values  # noqa: E402
+from enplace.processes.wire import Message  # noqa: E402
 from enplace.processes.worker import WorkerError, ignore  # noqa: E402
 from enplace.readers import read_plan  # noqa: E402
 from enplace.readers.clusters import presets  # noqa: E402
@@ -1003,6 +1004,38 @@ def test_stages_may_give_views(tmp_path):
     assert run.first_step_difference < 1e-5
     assert run.loss_difference < 1e-4
     assert run.as_planned
+
+
+EVALUATED = """
+    average.update_parameters(model)
+    with torch.no_grad():
+        average(x), model(x)
+"""
+
+
+def test_weights_of_a_script_that_calls_its_average_too_are_those_of_its_model(tmp_path):
+    """The run without the plan then names weights by the script's variables, and the plan not."""
+    source, problem, plan, wanted, (profile, job) = pipeline(tmp_path)
+    averaged = "average = torch.optim.swa_utils.AveragedModel(model)\noptimizer ="
+    text = SCRIPT.replace("optimizer =", averaged)
+    script(tmp_path, text.replace("optimizer.step()\n", f"optimizer.step(){EVALUATED}", 1))
+    plain = run_plain(source, 4, ignore, drops_out=False)
+    assert any(name.startswith("weights:average.") for name in plain.arrays)
+    run = run_pipeline(problem, plan, wanted, job, profile, plain, ignore)
+    assert run.first_step_difference < 1e-5
+    assert run.weights_difference < 1e-3
+    assert 0 < run.facts["gradients_difference"] < 1e-5
+    assert run.facts["weights_compared"] == 7
+
+
+@pytest.mark.parametrize("theirs", [{"v": np.ones(2)}, {"w": np.ones(3)}, {}])
+def test_weights_that_have_no_pair_are_not_compared_but_named(theirs):
+    answer, plain = (
+        Message("rank", {}, {f"weights:{name}": each for name, each in found.items()})
+        for found in ({"w": np.ones(2)}, theirs)
+    )
+    with pytest.raises(EnplaceError, match=r"no model with all 1 weight of .*, such as 'w'"):
+        pipelines._compared(None, [answer], plain)
 
 
 class Odd(torch.autograd.Function):
