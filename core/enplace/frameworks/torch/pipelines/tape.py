@@ -57,6 +57,7 @@ from enplace.frameworks.torch.pipelines.calls import (
     map_all,
     modes_now,
 )
+from enplace.frameworks.torch.pipelines.drawn import Drawn, Generators, unknown_draw
 from enplace.frameworks.torch.pipelines.masks import masks_for_padding
 from enplace.frameworks.torch.pipelines.one_call import as_one_call
 from enplace.frameworks.torch.pipelines.samples import mixes, pools, samples_in
@@ -93,7 +94,7 @@ _BY_VALUE = (
     "the loss goes by the value of a loss, without its gradient, and a micro-batch has another; "
     "run without a pipeline, or leave that out"
 )
-_DRAWS = ("rand", "randn", "randint", "normal", "uniform", "exponential", "bernoulli")
+_DRAWS_BY_VALUES = ("poisson", "binomial", "_standard_gamma", "_sample_dirichlet")
 _DRAWN_LIKE = ("rand_like", "randn_like", "randint_like")
 _WITHOUT_GRADIENT = ("detach", "data")
 
@@ -141,6 +142,9 @@ class Tape(TorchFunctionMode):
         self._sized_by_values: set[int] = set()
         self._with_samples: dict[int, int] = {}
         self._pooled: set[int] = set()
+        self._drawn: list[Drawn] = []
+        self._n_drawn = 0
+        self._numbers = torch.arange(samples)
         self._no_means: dict[int, str] = {}
         self._stack = ExitStack()
         for path, module in model.named_modules():
@@ -329,7 +333,7 @@ class Tape(TorchFunctionMode):
 
     def call_again(self, args: Any, kwargs: Any) -> Any:
         """Take a later step's batch; follow what becomes of the first one's result."""
-        self._turn = self._n_forward
+        self._turn, self._n_drawn = self._n_forward, 0
         self._batch_of.clear()
         self.batch.clear()
         self.made_of_losses.clear()
@@ -411,11 +415,12 @@ class Tape(TorchFunctionMode):
             or any(id(each) in self._aside and self._is_batch(each) for each in given),
             None if changed is None or not is_of_loss else changed.clone(),
         )
+        may_share = self._has_read_rows and self._rows != self._samples
+        generators = Generators((args, kwargs), self._kind) if may_share else None
         out = call.begin(changed)
-        if name.strip("_") in _DRAWS and self._has_read_rows and self._rows != self._samples:
-            for each in tensors_in(out):
-                if each.dim() and each.shape[0] == self._rows:
-                    raise _draws_rows(name)
+        has_rows = any(each.dim() and each.shape[0] == self._rows for each in tensors_in(out))
+        if has_rows and generators is not None and generators.have_moved():
+            raise _draws_rows(name)
         if not has_any((args, kwargs), np.ndarray):
             lent = {_memory(each) for each in given}
             self._fresh |= {id(each) for _, each in call.made if _memory(each) not in lent}
@@ -585,6 +590,8 @@ class Tape(TorchFunctionMode):
         changed = args[0] if _changes_first(name, args) else None
         leaves = tree_leaves((args, kwargs))
         before = {id(each): _version(each) for each in leaves if is_tensor(each)}
+        may_draw = not (self._in_model or isinstance(func, Drawn))
+        generators = Generators((args, kwargs), self._kind) if may_draw else None
         try:
             out = func(*args, **kwargs)
         except _OF_SHAPES as error:
@@ -605,6 +612,8 @@ class Tape(TorchFunctionMode):
         needs = any(each.requires_grad for _, each in made) or _needs(changed)
         if not (self._in_model or needs or has_any(sources, Made | Batch)):
             return out  # the script does it in each step, such as setting gradients to zero
+        if generators is not None and generators.have_moved():
+            return self._draw(func, name, args, kwargs, generators, is_opaque=is_opaque)
         if made and _is_mean(name, out) and self._has_sized_by_values(sources[0][:1]):
             self._noted(torch.Tensor.numel, "numel", args[:1], {})  # else it is no mean of samples
         if self._turn >= 0:
@@ -641,6 +650,47 @@ class Tape(TorchFunctionMode):
                 if (shown := numbers.get(at, number)) is not None:
                     self._show(shown, each)
         return out
+
+    def _draw(
+        self,
+        func: Any,
+        name: str,
+        args: Any,
+        kwargs: Any,
+        generators: Generators,
+        *,
+        is_opaque: bool,
+    ) -> Any:
+        """Draw for the whole batch, as the script would, and note a call that takes a part."""
+        if name in _DRAWS_BY_VALUES:
+            raise unknown_draw(name, "how many depends on values, of which a micro-batch has some")
+        if self._n_drawn == len(self._drawn):
+            leaves = tree_leaves((args, kwargs))
+            pairs = zip(leaves, tree_leaves(self._sources((args, kwargs))), strict=True)
+            at = [self._samples_of_draw(name, each, source) for each, source in pairs]
+            self._drawn.append(Drawn(func, name, self._samples, at))
+        drawn = self._drawn[self._n_drawn]
+        self._n_drawn += 1
+        drawn.begin = generators
+        if drawn.has_samples:
+            kwargs = {**kwargs, "of_samples": self._part(self._numbers)}
+        out = self._noted(drawn, name, args, kwargs, is_opaque=is_opaque)
+        drawn.end.go_back()
+        return out
+
+    def _samples_of_draw(self, name: str, tensor: Any, source: Any) -> int | None:
+        """Return along which dimension what a draw gets has samples; None if it has none."""
+        if not isinstance(source, Made):
+            return 0 if isinstance(source, Batch) else None
+        number = source.number
+        needs = [each for call in self.calls_for([number]) for each in call.sources]
+        if not (tensor.dim() and has_any(needs, Batch)) or number in self._pooled:
+            return None
+        at = self._with_samples.get(number, 0)
+        is_known = number in self._with_samples or tensor.shape[0] == self._rows
+        if not is_known or number in self._sized_by_values or tensor.shape[at] % self._rows:
+            raise unknown_draw(name)
+        return at
 
     def _reads(self, name: str, sources: Any) -> bool:
         """Whether a call tells the script what may be another thing for other micro-batches."""

@@ -732,7 +732,7 @@ def test_what_is_made_for_the_loss_is_cut_where_it_meets_it(labels):
     assert loss_in_stages(cut, tape.batch).item() == pytest.approx(whole.item(), rel=1e-6)
 
 
-KEPT = torch.zeros(4, 3, 16)
+KEPT, OWN = torch.zeros(4, 3, 16), torch.Generator()
 
 
 @pytest.mark.parametrize(
@@ -745,6 +745,19 @@ KEPT = torch.zeros(4, 3, 16)
         lambda out, y: torch.ones(4, 3, 16).add_(out.detach()).mul_(2),
         lambda out, y: y.view(-1).mul_(2).view(-1, 3, 1).expand(-1, 3, 16) * 1.0,
         lambda out, y: torch.randn_like(out) + torch.rand_like(y * 1.0)[..., None],
+        lambda out, y: torch.empty_like(out).normal_() + torch.zeros_like(out).uniform_(),
+        lambda out, y: out.new_empty(out.shape).exponential_().mul_(2),
+        lambda out, y: nn.functional.dropout(out, 0.5) + nn.functional.dropout1d(out, 0.5),
+        lambda out, y: nn.functional.dropout(out.relu(), 0.5, inplace=True),
+        lambda out, y: torch.bernoulli(out.sigmoid()) - torch.normal(out, 0.1),
+        lambda out, y: torch.empty_like(out).bernoulli_(out.detach().sigmoid()),
+        lambda out, y: nn.functional.gumbel_softmax(out.flatten(0, 1), hard=True).view_as(out),
+        lambda out, y: torch.multinomial(out.flatten(0, 1).softmax(-1), 16).view_as(out) * 1.0,
+        lambda out, y: nn.functional.dropout(out.transpose(0, 1), 0.5).transpose(0, 1),
+        lambda out, y: nn.functional.dropout(out.transpose(1, 2), 0.5).transpose(1, 2),
+        lambda out, y: nn.functional.dropout(y[..., None] * torch.ones(4, 3, 16), 0.5),
+        lambda out, y: torch.empty_like(out).normal_(generator=OWN.manual_seed(1)),
+        lambda out, y: out * nn.functional.dropout(torch.ones(5, 16), 0.5)[0],
     ],
 )
 def test_what_a_script_fills_or_draws_for_its_loss_is_whole(made):
@@ -786,6 +799,10 @@ def test_what_a_step_has_taken_is_not_changed_in_it(loss):
         lambda out: torch.rand(out.size(0), 1, 1),
         lambda out: torch.empty(out.shape).normal_(),
         lambda out: torch.distributions.Normal(out, 1.0).rsample(),
+        lambda out: nn.functional.dropout(torch.ones(len(out), 1, 1), 0.5),
+        lambda out: out.new_empty(3 * len(out), 16).normal_().view_as(out),
+        lambda out: nn.functional.dropout(out[out > 0], 0.5).mean(),
+        lambda out: torch.distributions.Gamma(out.exp(), 1.0).rsample(),
     ],
 )
 def test_noise_that_all_micro_batches_would_share_is_refused(draw):
