@@ -417,7 +417,12 @@ class Tape(TorchFunctionMode):
         )
         may_share = self._has_read_rows and self._rows != self._samples
         generators = Generators((args, kwargs), self._kind) if may_share else None
-        out = call.begin(changed)
+        try:
+            out = call.begin(changed)
+        except _OF_SHAPES as error:
+            if not self._has_read_rows or is_out_of_memory(error):
+                raise
+            raise self._refuse_cut(error) from None
         has_rows = any(each.dim() and each.shape[0] == self._rows for each in tensors_in(out))
         if has_rows and generators is not None and generators.have_moved():
             raise _draws_rows(name)
@@ -435,6 +440,24 @@ class Tape(TorchFunctionMode):
             return False
         keeps = torch.is_grad_enabled() and any(each.requires_grad for each in given)
         return not (keeps or any(is_inner(e) or id(e) in self._number_of for e in given))
+
+    def _as_whole(self, value: Any) -> Any:
+        """Return what the script made of its batch alone as made of the whole; others as they are.
+
+        Samples of a batch are there before the step has gone through its model.
+        """
+        number = self._number_of.get(id(value)) if is_tensor(value) else None
+        if number is None:
+            return value
+        calls = self.calls_for([number])
+        is_later = len(calls) == len(self.calls_for([number], after_model=True))
+        if not is_later or any(call.needs_gradient for call in calls):
+            return value
+        times = self._samples // self._rows
+        try:
+            return self.known_again([number], self.batch, None, times)[number]
+        except _OF_SHAPES:
+            return value
 
     def _copy(self, name: str, changed: torch.Tensor) -> torch.Tensor:
         """Return the copy on the tape that a call of the script changes in its stead."""
@@ -537,8 +560,11 @@ class Tape(TorchFunctionMode):
             args, kwargs = tree_map(lambda each: self._copies.get(id(each), each), (args, kwargs))
             given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
             for changed in _changed_by(name, args, kwargs):
-                if self._is_batch(changed) and self._is_changed_aside(changed, given):
-                    return self._call_aside(func, name, args, kwargs, given)
+                if self._is_batch(changed):
+                    of_all = tree_map(self._as_whole, (args, kwargs))
+                    known = [e for e in tree_leaves(of_all) if isinstance(e, torch.Tensor)]
+                    if self._is_changed_aside(changed, known):
+                        return self._call_aside(func, name, of_all[0], of_all[1], known)
                 if self._is_batch(changed) or self._is_view_of_batch(changed):
                     self._copies[id(changed)] = self._copy(name, changed)
                     return self._called(func, name, args, kwargs)
