@@ -225,7 +225,7 @@ def _order_places(
     """Order places so that each follows those that it gets something from, with the loss's last.
 
     Apart from that, they are in the order in which the script calls them; all of them are if two
-    need each other.
+    need each other. In a V, the first stages of devices are in the opposite order of the second.
     """
     needs: dict[int, set[Place]] = {}
     readers: dict[Place, set[Place]] = {}
@@ -238,12 +238,29 @@ def _order_places(
             for other in needs[at] - {place}:
                 readers[other].add(place)
             needs[at] = {place}
-    called, ends = list(readers), needs.get(maker[loss], ())
+    halves = [{device for device, half in readers if half == side} for side in (0, 1)]
+    ends = needs.get(maker[loss], ())
+    if halves[0] != halves[1]:
+        return _in_order([*readers], readers, ends)
+    back = [place for place in readers if place[1]]
+    after = {place: {other for other in readers[place] if other[1]} for place in back}
+    for place in back:  # the first stages are in the opposite order
+        for device, half in readers[place[0], 0]:
+            if not half and device != place[0]:
+                after[device, 1].add(place)
+    order = _in_order(back, after, ends)
+    return [*((device, 0) for device, _ in order[::-1]), *order]
+
+
+def _in_order(
+    called: Sequence[Place], readers: Mapping[Place, set[Place]], ends: Collection[Place]
+) -> list[Place]:
+    """Order places with readers after what they read; as they are called if that cannot be."""
     order: list[Place] = []
     while left := [place for place in called if place not in order]:
         last = [place for place in left if not readers[place].intersection(left)]
         if not last:
-            return called
+            return [*called]
         order.insert(0, next((place for place in last[::-1] if place in ends), last[-1]))
     return order
 

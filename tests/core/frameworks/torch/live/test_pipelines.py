@@ -122,6 +122,30 @@ class Turned(Tied):
         return self.head(self.emb(x) @ turned)
 
 
+class Joined(nn.Module):
+    """Of two towers, the one that it calls last may be in the first stage of a V."""
+
+    def __init__(self):
+        super().__init__()
+        self.right, self.more, self.left = nn.Embedding(16, 8), nn.Linear(8, 8), nn.Embedding(16, 8)
+        self.head = nn.Linear(8, 16)
+
+    def forward(self, x):
+        right = self.more(self.right(x))
+        return self.head(self.left(x) + right)
+
+
+def test_first_stages_of_a_v_are_in_the_opposite_order_of_the_second():
+    model, (x, y) = Joined(), batch()
+    tape, loss = taped(model, x, y)
+    devices = {"left": 0, "right": 1, "more": 1, "head": 0}
+    halves = {"left": 0, "right": 0, "more": 1, "head": 1}
+    cut = cut_tape(tape.calls, loss, devices, "ab", schedule="zbv", half_of=halves)
+    assert [*cut.devices] == [0, 1, 1, 0]
+    whole = loss_of(model(x), y)
+    assert loss_in_stages(cut, tape.batch).item() == pytest.approx(whole.item(), rel=1e-6)
+
+
 def test_a_first_stage_may_make_only_a_weight():
     """Then it reads nothing of the batch; PyTorch calls it at first, to see shapes."""
     model, (x, y) = Turned(), batch()
