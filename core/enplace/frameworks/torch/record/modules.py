@@ -39,12 +39,13 @@ class Modules:
         self._prefixes: dict[str, int] = {}
         self._loose_prefixes: dict[str, int] = {}
         self._shapes: tuple[tuple[int, ...], ...] | None = None
+        self._idle_shapes: tuple[tuple[int, ...], ...] | None = None
         self._hooks = ExitStack()
 
     def __enter__(self) -> Modules:
         self._forget_loose()
         self._stack.clear()
-        self._shapes = None
+        self._shapes = self._idle_shapes = None
         for hook in (
             hooks.register_module_forward_pre_hook(self._begin),
             hooks.register_module_forward_hook(self._end, always_call=True),
@@ -62,7 +63,7 @@ class Modules:
     def see_batch(self) -> None:
         """Note the shapes of the next batch, without a recording; the hook ends with it."""
         self.close()
-        self._shapes = None
+        self._shapes = self._idle_shapes = None
         hook = hooks.register_module_forward_pre_hook(self._note_batch)
         self._hooks.callback(hook.remove)
 
@@ -98,8 +99,16 @@ class Modules:
                 yield joined(prefix, path), buffer, BUFFER
 
     def batch_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of the tensors that a root with parameters was first called with."""
-        return self._shapes or ()
+        """Return the shapes of the tensors that a root with parameters was first called with.
+
+        What trains it counts, if anything does: an evaluation may come first.
+        """
+        return self._shapes or self._idle_shapes or ()
+
+    @property
+    def ran_idle(self) -> bool:
+        """Whether a model ran before the one that trains, without gradients or in ``eval``."""
+        return self._idle_shapes is not None
 
     @property
     def name(self) -> str:
@@ -114,10 +123,16 @@ class Modules:
         self._stack.append(self._path[id(module)])
 
     def _note_shapes(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-        if self._shapes is None and any(True for _ in module.parameters()):
-            given = tensors_in(args)
+        trains = module.training and torch.is_grad_enabled()
+        if self._shapes or (self._idle_shapes and not trains):
+            return
+        if any(True for _ in module.parameters()):
             # A model that is called with keywords passes its batch on to a module inside.
-            self._shapes = tuple(map(shape_of, given)) or None
+            shapes = tuple(map(shape_of, tensors_in(args))) or None
+            if trains:
+                self._shapes = shapes
+            else:
+                self._idle_shapes = shapes
 
     def _end(self, module: torch.nn.Module, args: Any, out: Any) -> None:
         if self._stack:

@@ -230,6 +230,20 @@ def test_an_evaluation_between_steps_is_no_part_of_the_step(tmp_path):
     assert kinds(step) == kinds(record(script(other, LOOP)))
 
 
+def test_an_evaluation_after_the_first_step_is_no_part_of_an_estimated_step(tmp_path):
+    text = (
+        LOOP
+        + """    if step % 50 == 0:
+        with torch.no_grad():
+            [model(torch.randn(64, 32)) for _ in range(1000)]
+"""
+    )
+    step = record_on_fake_tensors(script(tmp_path, text), ignore).step
+    (other := tmp_path / "other").mkdir()
+    assert kinds(step) == kinds(record_on_fake_tensors(script(other, LOOP), ignore).step)
+    assert step.batch_shapes == ((32, 32),)
+
+
 @pytest.mark.parametrize(
     "rows", ["16, 16, 12", "12, 16, 16, 16", "12, 12, 16, 16, 16, 16, 16", "16, 4", "4, 16"]
 )
