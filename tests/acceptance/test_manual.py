@@ -29,10 +29,16 @@ MEASURES = MANUAL / "how-to" / "measure.md"
 MOST_NOT_RUN = 16
 """Besides those that need PyTorch, which is not in the environment of these tests."""
 
-MODEL = (README, MANUAL / "getting-started.md", MANUAL / "how-to" / "pipeline.md")
-"""Pages that measure the same model, with the same command: one reader follows all of them."""
+ALIKE = (
+    README,
+    MANUAL / "index.md",
+    MANUAL / "getting-started.md",
+    MANUAL / "how-to" / "too-big.md",
+    MANUAL / "how-to" / "pipeline.md",
+)
+"""Pages that place the same sample, or measure the same model: one reader follows them all."""
 
-OTHERS = [page for page in pages() if page not in (*MODEL, MEASURES) and blocks_of(page)]
+OTHERS = [page for page in pages() if page not in (*ALIKE, MEASURES) and blocks_of(page)]
 
 
 @pytest.fixture
@@ -47,7 +53,7 @@ def reader(tmp_path, monkeypatch, run_python):
 
 
 @pytest.mark.parametrize(
-    "read", [MODEL, *((page,) for page in OTHERS)], ids=lambda read: str(read[0].relative_to(ROOT))
+    "read", [ALIKE, *((page,) for page in OTHERS)], ids=lambda read: str(read[0].relative_to(ROOT))
 )
 def test_pages_do_what_they_say(read, reader):
     for page in read:
