@@ -13,6 +13,8 @@ PACKAGE_LISTS := packaging/debian-run.txt
 
 export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# What one process has compiled, the hundreds that tests start need not.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test test-long docs test-tensorflow test-torch gpu-check lint fuzz kills audit wheel folder deb release-notes try-packages
 .PHONY: bench bench-quick clean system
