@@ -261,11 +261,13 @@ class PlanCard(QAbstractButton):
         color, quiet = self._color(self._standing_role), theme.font(11)
         tint = tokens.dim if self.entry.schedule.fits else tokens.bad
         for text, change in self.lines(self.width()):
-            if text:
+            width = lower.width()
+            if text and change:
                 width = self._right(painter, lower, change, _standing_font(), color)
+            if text:
                 self._left(painter, lower, width, text, quiet, tint)
             else:
-                self._left(painter, lower, lower.width(), change, _standing_font(), color)
+                self._left(painter, lower, width, change, _standing_font(), color)
             lower.translate(0, LINE_PX * theme.scale)
 
     def _paint_brief(self, painter: QPainter) -> None:
