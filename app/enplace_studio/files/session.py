@@ -22,7 +22,7 @@ from enplace.readers.clusters import cluster_from, presets
 from enplace.readers.constraints import rows_by_name, rows_by_number
 from enplace.text import finite, one_line
 from enplace.values.cluster import Cluster
-from enplace.values.constraints import NONE, Colocate, Constraints, Lock
+from enplace.values.constraints import Colocate, Constraints, Lock
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import KINDS, Profile
@@ -337,7 +337,7 @@ def _details(
     """Collect the facts of a row that are not in its plan; of constraints, if they are its own."""
     is_current = entry.cluster is None and entry.plan.splits == problem.splits
     given = entry.schedule.problem.constraints
-    has_own = given != (problem.constraints if is_current else NONE)
+    has_own = not is_current or given != problem.constraints
     details: dict[str, Any] = {
         "note": entry.note,
         "origin": numbers.get(entry.origin) if entry.origin else None,

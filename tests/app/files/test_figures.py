@@ -77,7 +77,7 @@ def work(document, chance):
     """Do one thing that a user may do."""
     ops, device = [chance.randrange(N_OPS)], chance.choice(document.project.cluster.gpus)
     do = chance.choice(
-        ["move", "pin", "scale", "cluster", "solve", "show", "undo", "unpin", "keep"]
+        ["move", "pin", "scale", "cluster", "solve", "show", "undo", "unpin", "keep", "order"]
     )
     if do in ("move", "pin"):
         document.place(ops, device, pin=do == "pin")
@@ -89,6 +89,8 @@ def work(document, chance):
         made_plan(document, chance.choice(EVERY), chance)
     elif do == "show":
         document.choose_plan(chance.choice(document.plans))
+    elif do == "order":
+        document.run_next(ops, earlier=chance.random() < 0.5)
     elif do == "keep":
         keep_on_host(document, chance)
     elif do == "undo":
@@ -121,8 +123,11 @@ def simulated(folder, capsys):
 def compare_all(document, status, folder, capsys):
     project = document.project
     for entry in document.plans:
-        write_plan(folder / "a.plan.json", with_bound(entry.schedule, None))
+        exported = with_bound(entry.schedule, document.bounds.proofs.rivals_us(entry.schedule))
+        write_plan(folder / "a.plan.json", exported)
         told, objective = simulated(folder, capsys), entry.plan.objective
+        if objective == "step-time":
+            assert told["gap"] == pytest.approx(exported.gap)
         own_us = told[VALUE_KEYS.get(objective, "step_time_us")]
         card = PlanCard(project, document.bounds, entry)
         assert card.step == ms(own_us) + PER.get(objective, "")
@@ -143,3 +148,4 @@ def compare_all(document, status, folder, capsys):
     for kept, entry in zip(again.plans, plain.plans, strict=True):
         assert headline(kept.plan, kept.schedule) == headline(entry.plan, entry.schedule)
         assert kept.schedule.makespan_us == pytest.approx(entry.schedule.makespan_us)
+        assert kept.schedule.problem.constraints == entry.schedule.problem.constraints
