@@ -28,20 +28,26 @@ from torch.utils import _foreach_utils, checkpoint
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, dataloader
+from torch.utils.data._utils import worker as workers
+from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.weak import WeakIdKeyDictionary
 
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.open.answers import Answers, is_installed
 from enplace.frameworks.torch.open.files import (
+    keep_on_host,
+    load_small,
     make_shapes,
     map_nothing,
+    pickle_with_size,
+    read_small,
     save_shapes,
-    save_without_content,
+    save_with_size,
 )
 from enplace.frameworks.torch.open.gpu_kernels import OnTheHost, fork_on_host, run_again_in
 from enplace.frameworks.torch.open.scripts import OF_STEPS, Watch, run_watched
 from enplace.frameworks.torch.open.values import KnownValues
-from enplace.frameworks.torch.record.recorder import ELSEWHERE, check_hooks
+from enplace.frameworks.torch.record.recorder import check_hooks, elsewhere
 from enplace.frameworks.torch.record.recording import LoadError, Recorded, Wanted
 from enplace.frameworks.torch.record.timing import Clock
 from enplace.processes.worker import Report
@@ -80,6 +86,8 @@ OF_FAKES = (
     "torch.nn.parallel.DistributedDataParallel.no_sync",
     "torch.amp.GradScaler._maybe_opt_step",
     "torch.utils.data.dataloader._SingleProcessDataLoaderIter",
+    "torch.utils.data._utils.worker.WorkerInfo",
+    "torch._utils._rebuild_tensor",
     "torch.optim.optimizer._get_foreach_kernels_supported_devices",
     "torch.optim.optimizer._foreach_supported_types",
     "torch.utils._foreach_utils._foreach_supported_types",
@@ -106,6 +114,7 @@ def fake_tensors(source: Source | None = None) -> Iterator[Answers]:
             stack.enter_context(patch.object(kind, "materialize", _materialize))
         stack.enter_context(patch.object(torch.nn.Module, "_apply", _apply))
         stack.enter_context(patch.object(DataLoader, "__iter__", _load_here))
+        stack.enter_context(patch.dict(default_collate_fn_map, {torch.Tensor: _stack}))
         step = patch.object(torch.amp.GradScaler, "_maybe_opt_step", _step_anyway)
         stack.enter_context(step)  # it asks whether a gradient is infinite
         ddp = torch.nn.parallel.DistributedDataParallel
@@ -126,7 +135,16 @@ def fake_tensors(source: Source | None = None) -> Iterator[Answers]:
         # As on a GPU, optimisers take lists of tensors unless the script says otherwise.
         lists = ("_get_foreach_kernels_supported_devices", lambda: ["cuda", "cpu"])
         stack.enter_context(patch.object(optimizer, *lists))
-        stack.enter_context(patch.object(torch, "save", save_without_content(torch.save)))
+        reduce = pickle_with_size(torch.Tensor.__reduce_ex__, answers.known)
+        rebuild = read_small(torch._utils._rebuild_tensor, answers.known)
+        for owner, name, new in (
+            (torch, "save", save_with_size(torch.save)),
+            (torch, "load", load_small(torch.load)),
+            (torch.Tensor, "__reduce_ex__", reduce),
+            (torch.UntypedStorage, "cpu", keep_on_host(torch.UntypedStorage.cpu)),
+            (torch._utils, "_rebuild_tensor", rebuild),
+        ):
+            stack.enter_context(patch.object(owner, name, new))
         if find_spec("safetensors"):
             files = import_module("safetensors.torch")
             stack.enter_context(patch.object(files, "save_file", save_shapes(files._TYPES)))
@@ -362,21 +380,32 @@ def _load_here(self: DataLoader[Any]) -> Any:
     The loader keeps what it was made with, of which libraries make others. No step has the ops by
     which another process would have loaded its batch.
     """
-    with patch.multiple(self, num_workers=0, timeout=0, pin_memory=False):
-        batches = dataloader._SingleProcessDataLoaderIter(self)
-    if self.num_workers:
-        fetcher: Any = batches._dataset_fetcher
-        usual = fetcher.fetch
+    single = patch.multiple(self, num_workers=0, timeout=0, pin_memory=False)
+    if not self.num_workers:
+        with single:
+            return dataloader._SingleProcessDataLoaderIter(self)
+    told = workers.WorkerInfo(id=0, num_workers=1, seed=torch.initial_seed(), dataset=self.dataset)
+    as_worker = patch.object(workers, "_worker_info", told)
+    with as_worker:
+        if self.worker_init_fn is not None:
+            with elsewhere():
+                self.worker_init_fn(0)
+        with single:
+            batches = dataloader._SingleProcessDataLoaderIter(self)
+    fetcher: Any = batches._dataset_fetcher
+    usual = fetcher.fetch
 
-        def fetch(indices: Any) -> Any:
-            token = ELSEWHERE.set(True)
-            try:
-                return usual(indices)
-            finally:
-                ELSEWHERE.reset(token)
+    def fetch(indices: Any) -> Any:
+        with as_worker, elsewhere():
+            return usual(indices)
 
-        fetcher.fetch = fetch
+    fetcher.fetch = fetch
     return batches
+
+
+def _stack(batch: Sequence[torch.Tensor], **_: Any) -> torch.Tensor:
+    """Make a batch in plain memory: PyTorch's worker would share it with other processes."""
+    return torch.stack([*batch])
 
 
 class _OfNumbers(TorchFunctionMode):

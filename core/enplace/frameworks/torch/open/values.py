@@ -113,6 +113,16 @@ class KnownValues:
             content.copy_(value) if isinstance(value, torch.Tensor) else content.fill_(value)
         self._contents[tensor.untyped_storage()] = storage
 
+    def may_know(self, tensor: torch.Tensor) -> bool:
+        """Return whether the content of a tensor that no other leads to would be followed."""
+        return _is_small(tensor, is_made=True)
+
+    def set_bytes(self, tensor: torch.Tensor, content: bytearray) -> None:
+        """Note the content of all of a new tensor's memory."""
+        with plainly():
+            whole = torch.frombuffer(content, dtype=torch.uint8)
+        self._contents[tensor.untyped_storage()] = whole.untyped_storage()
+
     def set_all_rows(self, tensor: torch.Tensor, shape: Sequence[int]) -> None:
         """Note that a new tensor names the rows of a mask of a shape that takes all."""
         if _is_small(tensor):

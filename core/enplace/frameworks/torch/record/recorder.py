@@ -40,8 +40,18 @@ from enplace.values.op_kinds import OpPass
 ASIDE = ("prim", "profiler")
 """Namespaces of what computes nothing."""
 
-ELSEWHERE = ContextVar("elsewhere", default=False)
-"""Whether what runs here would run in another process, so that it is no part of the step."""
+_ELSEWHERE = ContextVar("elsewhere", default=False)
+
+
+@contextmanager
+def elsewhere() -> Iterator[None]:
+    """Leave out of the step what runs here: otherwise it would run in another process, or not."""
+    token = _ELSEWHERE.set(True)
+    try:
+        yield
+    finally:
+        _ELSEWHERE.reset(token)
+
 
 _ON_LISTS = ("_foreach_", "_fused_", "_amp_foreach_")
 """Begin the names of ops that do one thing to each tensor of some lists."""
@@ -264,7 +274,7 @@ class Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func.namespace in ASIDE or ELSEWHERE.get():
+        if func.namespace in ASIDE or _ELSEWHERE.get():
             return func(*args, **kwargs)
         if (parts := run_parts(self, func, args, kwargs)) is not NotImplemented:
             return parts

@@ -203,6 +203,41 @@ def test_processes_that_persist_load_each_epoch_of_an_estimate(tmp_path):
     assert found.step.batch_shapes == ((16, 4),)
 
 
+WORKER = """
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+class Opened(Dataset):
+    __len__ = lambda self: 64
+    __getitem__ = lambda self, n: self.rows[n]
+
+def begin(number):
+    get_worker_info().dataset.rows = torch.ones(64, 4)
+
+class Shared(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        return iter([torch.ones(4) for _ in range(info.id, 64, info.num_workers)])
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x in DataLoader({data}, 8, num_workers=2):
+        assert get_worker_info() is None
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("data", ["Opened(), worker_init_fn=begin, batch_size=", "Shared(), "])
+def test_what_loads_in_an_estimate_is_told_that_it_is_a_worker(tmp_path, data):
+    text = WORKER.replace("{data}, ", data)
+    step = record_on_fake_tensors(script(tmp_path, text), ignore).step
+    assert step.batch_shapes == ((8, 4),)
+    assert {"ones", "fill_", "stack"}.isdisjoint(kinds(step))
+
+
 def test_the_recorded_script_trains_as_it_does_alone(tmp_path):
     alone, recorded = tmp_path / "alone", tmp_path / "recorded"
     source = script(tmp_path, LOOP, str(recorded))
@@ -971,6 +1006,57 @@ optimizer ="""
     )
     assert kinds(loaded) == kinds(made)
     assert [*loaded.alive_bytes()] == [*made.alive_bytes()]
+
+
+CHECKPOINTS = """
+import io, pickle, zipfile
+start = torch.load("plain.pt", weights_only=False)
+assert start["best"].tolist() == [7, 3]
+torch.set_rng_state(start["random"])
+whole = {**start, "model": model.state_dict(), "random": torch.get_rng_state()}
+torch.save(whole, "own.pt")
+torch.save(whole, "old.pt", _use_new_zipfile_serialization=False)
+with zipfile.ZipFile("own.zip", "w") as archive, archive.open("own.pt", "w") as file:
+    torch.save(whole, file)
+for file in ("own.pt", "old.pt", io.BytesIO(zipfile.ZipFile("own.zip").read("own.pt"))):
+    loaded = torch.load(file)
+    torch.set_rng_state(loaded["random"].cpu())
+    torch.Generator().set_state(loaded["random"])
+    assert loaded["best"].tolist() == [7, 3]
+    model.load_state_dict(loaded["model"])
+written = pickle.dumps(model)
+assert len(written) > 4 * sum(each.numel() for each in model.parameters())
+model.load_state_dict(pickle.loads(written).state_dict())
+optimizer ="""
+
+
+def test_checkpoints_of_an_estimate_have_their_size_and_what_is_known(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = record_on_fake_tensors(script(tmp_path, LOOP), ignore).step
+    torch.save({"random": torch.get_rng_state(), "best": torch.tensor([7, 3])}, "plain.pt")
+    text = LOOP.replace("\noptimizer =", CHECKPOINTS, 1)
+    found = record_on_fake_tensors(script(tmp_path, text), ignore)
+    assert not found.about
+    assert kinds(found.step) == kinds(made)
+    assert [*found.step.alive_bytes()] == [*made.alive_bytes()]
+    n_bytes = 4 * (32 * 64 + 64 + 64 * 10 + 10)
+    assert Path("own.pt").stat().st_size > n_bytes
+
+
+def test_a_file_that_a_step_loads_in_an_estimate_is_no_kernel_of_others(tmp_path, monkeypatch):
+    files = pytest.importorskip("safetensors.torch")
+    monkeypatch.chdir(tmp_path)
+    files.save_file({"0.bias": torch.ones(64)}, "held.safetensors")
+    text = LOOP.replace("import sys", "from safetensors.torch import load_file")
+    text = (
+        text.replace("sys.argv", "[]")
+        + """
+    model.load_state_dict(load_file("held.safetensors"), strict=False)
+"""
+    )
+    step = record_on_fake_tensors(script(tmp_path, text), ignore).step
+    notes = estimated_profile("loads", step, GPUS["h100"], Measurement()).measured.notes
+    assert not [note for note in notes if "does not dispatch" in note]
 
 
 def test_a_mask_that_broadcasts_takes_whole_rows_in_an_estimate(tmp_path):
