@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,7 +31,7 @@ _PIN_ROOM = 13.0
 _HATCH = 9.0
 _FIRST_LINE, _NEXT_LINE = 19.0, 17.0
 _BETWEEN = 6.0
-_NUMBERED = re.compile(r"\S+ (\d+(?:–\d+)?)")
+_NUMBERED = re.compile(r"(\S+ )(\d[\d.]*(?:–\d[\d.]*)?)")
 _FADED = 0.28
 _LONG_ALPHA, _LONG_ALPHA_DARK = 0.32, 0.5
 _ROUTED_ALPHA = 0.6  # a long edge that passes beside the cards, not behind them
@@ -221,9 +220,9 @@ def _paint_name(
 def fitted_name(text: str, font: QFont, width: float, among: tuple[str, ...]) -> str:
     """Elide a name where it stays apart from the others; one that ends in a number, before it.
 
-    ``head 8–15``, if there are more heads, is only numbers.
+    ``head 8–15``, if there are more heads and not all fit, is only numbers, as the others are.
     """
-    if fitted(text, font, width) == text:
+    if fitted(text, font, width) == text and not text[-1:].isdigit():
         return text
     return _fitted_name(text, font.pixelSize(), font.weight(), int(width), among)
 
@@ -234,25 +233,30 @@ def _fitted_name(
 ) -> str:
     font = QFont(theme.font(weight=weight))
     font.setPixelSize(pixels)
-    metrics, numbered = QFontMetricsF(font), _NUMBERED.fullmatch(text)
+    length, numbered = QFontMetricsF(font).horizontalAdvance, _NUMBERED.fullmatch(text)
+    family = _families(among).get(numbered[1], ()) if numbered else ()
+    if max(map(length, (text, *family))) <= width:
+        return text
+    if numbered and len(family) > 1 and length(numbered[2]) <= width:
+        return numbered[2]
+    if length(text) <= width:
+        return text
     stem, _, number = text.rpartition(" ")
-    if stem and number[:1].isdigit():
-        room = width - metrics.horizontalAdvance(f" {number}")
-        stem = metrics.elidedText(stem, Qt.TextElideMode.ElideRight, room)
-        shown = f"{stem.removesuffix('…').rstrip()}… {number}"
-    else:
-        shown = by_words(text, among, metrics.horizontalAdvance, width)
-    if not numbered or text.removesuffix(numbered[1]) not in _families(among):
-        return shown
-    return numbered[1] if fitted(numbered[1], font, width) == numbered[1] else shown
+    if not stem or not number[:1].isdigit():
+        return by_words(text, among, length, width)
+    room = width - length(f" {number}")
+    stem = QFontMetricsF(font).elidedText(stem, Qt.TextElideMode.ElideRight, room)
+    return f"{stem.removesuffix('…').rstrip()}… {number}"
 
 
 @lru_cache(maxsize=4)
-def _families(texts: tuple[str, ...]) -> frozenset[str]:
-    """Find what several names share before their numbers."""
-    numbered = [(text, _NUMBERED.fullmatch(text)) for text in set(texts)]
-    stems = Counter(text.removesuffix(found[1]) for text, found in numbered if found)
-    return frozenset(stem for stem, n in stems.items() if n > 1)
+def _families(texts: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Find the names that are alike but for their numbers, by what they share."""
+    found: dict[str, tuple[str, ...]] = {}
+    for text in set(texts):
+        if numbered := _NUMBERED.fullmatch(text):
+            found[numbered[1]] = (*found.get(numbered[1], ()), text)
+    return found
 
 
 def _paint_texts(

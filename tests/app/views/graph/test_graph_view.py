@@ -882,6 +882,13 @@ def test_a_card_that_is_too_narrow_keeps_the_numbers_that_tell_it_from_its_neigh
     assert narrow("embedding layer") == "embedding …"
 
 
+def test_cards_of_one_family_are_all_shortened_if_one_must_be(qapp):
+    font, texts = theme.font(12), ("conv 4.1", "conv 4.1–10", "mid 0")
+    room = QFontMetricsF(font).horizontalAdvance("conv 4.1–10") - 2
+    assert [fitted_name(text, font, room, texts) for text in texts] == ["4.1", "4.1–10", "mid 0"]
+    assert fitted_name("conv 4.1", font, room + 3, texts) == "conv 4.1"
+
+
 def test_narrow_cards_of_names_that_begin_alike_keep_the_words_that_differ(qapp):
     font, texts = theme.font(12), ("block_down", "block_up", "block_down_own")
     width = QFontMetricsF(font).horizontalAdvance("bloc…down")
