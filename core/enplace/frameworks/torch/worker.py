@@ -8,6 +8,7 @@ import re
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from enplace.errors import DoesNotFitError, EnplaceError, FileError
@@ -160,11 +161,15 @@ def _facts(found: Recorded) -> Measurement:
 
 
 def _redirect() -> None:
-    """Lead the files that PyTorch itself opens, if those of Python are led."""
+    """Lead the files that PyTorch and safetensors open themselves, if those of Python are led."""
     if redirect.copies is not None:
         native = importlib.import_module("torch._C")
         redirect.lead(native, "PyTorchFileWriter", "write")
         redirect.lead(native, "PyTorchFileReader", "read")
+        if find_spec("safetensors"):
+            files = importlib.import_module("safetensors")
+            redirect.lead(files, "safe_open", "read")
+            redirect.lead(files, "serialize_file", "", "write")
 
 
 def _start(devices: str) -> None:

@@ -40,6 +40,7 @@ from enplace.frameworks.torch.record.timing import Clock  # noqa: E402
 from enplace.frameworks.torch.step import GRADIENT, INPUT, PARAMETER, Timing  # noqa: E402
 from enplace.frameworks.torch.worker import check_imports  # noqa: E402
 from enplace.machine import simulate  # noqa: E402
+from enplace.processes import worker  # noqa: E402
 from enplace.processes.worker import ignore  # noqa: E402
 from enplace.readers.clusters import presets  # noqa: E402
 from enplace.values.measurement import Measurement  # noqa: E402
@@ -1183,12 +1184,23 @@ SAVING = (
     torch.save(model.state_dict(), "best.pt")
     torch.load("best.pt")
     save_file(model.state_dict(), "best.safetensors")
+    model.load_state_dict(load_file("best.safetensors"))
 """
-).replace("import sys", "import sys\nfrom safetensors.torch import save_file")
+).replace("import sys", "import sys\nfrom safetensors.torch import load_file, save_file")
+
+NO_OVERLAYS = """
+from enplace.processes import main_in_scratch, scratch
+scratch.can_overlay = lambda folders: False
+main_in_scratch.main()
+"""
 
 
+@pytest.mark.parametrize("led", [False, True], ids=["overlay", "led"])
 @pytest.mark.parametrize("estimate", ["", "h100"])
-def test_what_a_script_saves_changes_no_file(tmp_path, monkeypatch, estimate):
+def test_what_a_script_saves_changes_no_file(tmp_path, monkeypatch, estimate, led):
+    if led:
+        start = (sys.executable, "-c", NO_OVERLAYS)
+        monkeypatch.setattr(worker, "python_module", lambda _, handler: (*start, handler))
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(SAVING)
     Path("log.csv").write_text("mine")
