@@ -1112,6 +1112,8 @@ VALUES = """
         assert (x.numpy() == 1).all() and (x > 0).tolist()[0][0]
         assert torch.unique(x, return_counts=True)[1].shape == (x.numel(),)
         assert len(y.repeat_interleave(model(x).argmax(1))) == len(y)
+        assert torch.masked_select(x, x > 0, out=torch.empty(0)).numel() == x.numel()
+        assert torch.nonzero(x, out=torch.empty(0, dtype=torch.long)).shape == (x.numel(), 2)
         assert sum(y.repeat_interleave(y)[-y[-1] :]) == y[-1] ** 2
         import copy; copy.deepcopy(torch.tensor(1.0))
         assert f"{x.sum():.2f}" == "1.00"
