@@ -660,14 +660,15 @@ def scaled_nadam():
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.Nadam())
 
 
-@pytest.mark.parametrize("make_model", [Lazy, frozen])
-@pytest.mark.parametrize("make_optimizer", [keras.optimizers.Nadam, scaled_nadam])
+@pytest.mark.parametrize(
+    ("make_model", "make_optimizer"), [(Lazy, scaled_nadam), (frozen, keras.optimizers.Nadam)]
+)
 def test_an_optimiser_has_the_variables_it_would_have_without_us(make_model, make_optimizer):
     def trained():
         keras.backend.clear_session()
         keras.utils.set_random_seed(0)
         model, optimizer = make_model(), make_optimizer()
-        model.compile(optimizer, "mse")
+        model.compile(optimizer, "mse", jit_compile=False)
         model.fit(np.ones((4, 2)), np.ones((4, 1)), callbacks=[Thaw()], verbose=0)
         variables = [*model.weights, *optimizer.variables]
         return {v.path: np.asarray(v.value).tolist() for v in variables}
