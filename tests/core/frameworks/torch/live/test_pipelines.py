@@ -43,6 +43,7 @@ from enplace.readers.clusters import presets  # noqa: E402
 from enplace.values.load_rule import LoadRule  # noqa: E402
 from enplace.values.plan import Plan, follow_graph  # noqa: E402
 from enplace.writers import write_plan  # noqa: E402
+from forked_ranks import fork_ranks  # noqa: E402
 from torch_scripts import profile_of, script  # noqa: E402
 
 pytestmark = [
@@ -992,7 +993,11 @@ def pipeline(tmp_path, schedule="1f1b", *words, recompute=(), text=SCRIPT):
         ("zbv", (1,)),
     ],
 )
-def test_a_pipeline_of_two_processes_trains_like_the_script(tmp_path, schedule, recompute):
+def test_a_pipeline_of_two_processes_trains_like_the_script(
+    tmp_path, monkeypatch, schedule, recompute
+):
+    if schedule != "1f1b":
+        fork_ranks(monkeypatch)
     source, problem, plan, wanted, (profile, job) = pipeline(
         tmp_path, schedule, recompute=recompute
     )
@@ -1044,8 +1049,9 @@ for step in range(12):
 """
 
 
-def test_stages_may_give_views(tmp_path):
+def test_stages_may_give_views(tmp_path, monkeypatch):
     """PyTorch detaches what a stage between others gives in place, which no view allows."""
+    fork_ranks(monkeypatch)
     source, problem, plan, wanted, (profile, job) = pipeline(tmp_path, "zbv", text=VIEWS)
     plain = run_plain(source, 4, ignore, drops_out=False)
     run = run_pipeline(problem, plan, wanted, job, profile, plain, ignore)
@@ -1061,8 +1067,11 @@ EVALUATED = """
 """
 
 
-def test_weights_of_a_script_that_calls_its_average_too_are_those_of_its_model(tmp_path):
+def test_weights_of_a_script_that_calls_its_average_too_are_those_of_its_model(
+    tmp_path, monkeypatch
+):
     """The run without the plan then names weights by the script's variables, and the plan not."""
+    fork_ranks(monkeypatch)
     source, problem, plan, wanted, (profile, job) = pipeline(tmp_path)
     averaged = "average = torch.optim.swa_utils.AveragedModel(model)\noptimizer ="
     text = SCRIPT.replace("optimizer =", averaged)
