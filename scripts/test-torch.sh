@@ -19,4 +19,5 @@ if [ ! -e "$venv/.installed" ]; then
 fi
 "$python" -c 'import torch, transformers; print("PyTorch", torch.__version__, "transformers", transformers.__version__)'
 "$venv/bin/enplace" compile
-QT_QPA_PLATFORM=offscreen "$python" -m pytest -q -p no:cacheprovider -n 2 --dist worksteal tests/core/frameworks/torch "$@"
+# Two workers with small models: more threads would only wait for each other.
+OMP_NUM_THREADS=1 QT_QPA_PLATFORM=offscreen "$python" -m pytest -q -p no:cacheprovider -n 2 --dist worksteal tests/core/frameworks/torch "$@"

@@ -1,6 +1,7 @@
 """Stands in for ``torchrun`` on one machine: its processes are forks, and import PyTorch once.
 
-Usage: forked_ranks.py --nproc-per-node=N -m MODULE WORDS...; other options are passed over.
+Usage: forked_ranks.py --nproc-per-node=N [--local-ranks-filter=RANK] (-m MODULE | SCRIPT) WORDS...;
+further options are passed over.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import runpy
 import socket
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ import pytest
 from forking import end_after
 
 TORCHRUN = ["-m", "torch.distributed.run"]
+IMPORTED = ("torch.distributed.pipelining", "enplace.frameworks.torch.pipelines.measured")
 
 
 def fork_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,21 +36,29 @@ def fork_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Run a module in some processes; return 1 if one of them fails."""
-    (number,) = (each for each in words if each.startswith("--nproc-per-node="))
-    world = int(number.partition("=")[2])
-    module, *sys.argv[1:] = words[words.index("-m") + 1 :]
-    importlib.import_module("torch.distributed.pipelining")
-    importlib.import_module(module)
-    del sys.modules[module]  # else Python warns that it runs what is imported
+    """Run a module or a script in some processes; return 1 if one of them fails."""
+    for name in IMPORTED:
+        importlib.import_module(name)
+    options = {}
+    while words[0].startswith("--"):
+        name, _, options[name] = words.pop(0).partition("=")
+    is_module = words[0] == "-m"
+    target, *rest = words[is_module:]
+    sys.argv[:] = [target, *rest]
+    sys.path[0] = os.getcwd()
+    sys.modules.pop(target, None)  # else Python warns that it runs what is imported
+    world = int(options["--nproc-per-node"])
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
+    run = partial(runpy.run_module, alter_sys=True) if is_module else runpy.run_path
     for rank in range(world):
         if not os.fork():
             os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            end_after(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
+            if options.get("--local-ranks-filter", str(rank)) != str(rank):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            end_after(lambda: run(target, run_name="__main__"))
     statuses = [os.wait()[1] for _ in range(world)]
     return int(any(statuses))
 

@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import forked_ranks  # noqa: E402
 from enplace.errors import ClusterError, EnplaceError  # noqa: E402
 from enplace.frameworks.torch.hosts import host_lines  # noqa: E402
 from enplace.frameworks.torch.pipelines import joining  # noqa: E402
@@ -123,6 +124,20 @@ def torchrun(tmp_path, *words, options=("--standalone", "--nproc-per-node=2"), b
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def forked(tmp_path, rank):
+    """Return what a process prints, and what both write to standard error, without ``torchrun``."""
+    ranks = [sys.executable, forked_ranks.__file__, "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*ranks, f"--local-ranks-filter={rank}", "train.py", "plan.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LONG_S,
+    )
+    return done.stdout, done.stderr
 
 
 def numbers(text):
@@ -280,8 +295,7 @@ def test_other_models_run_whole_and_the_next_batch_may_be_drawn_before_the_gradi
     made_plan(tmp_path, text)
     alone = [sys.executable, "train.py"]
     plain = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=True)
-    options = ("--standalone", "--nproc-per-node=2", "--local-ranks-filter=0")
-    out, error = torchrun(tmp_path, "plan.json", options=options).communicate(timeout=LONG_S)
+    out, error = forked(tmp_path, 0)
     assert len(out.splitlines()) == 5, error
     for line, other in zip(out.splitlines(), plain.stdout.splitlines(), strict=True):
         assert numbers(line) == pytest.approx(numbers(other), rel=1e-5)
@@ -342,8 +356,7 @@ def test_updates_by_hand_and_parameters_of_a_loss_are_those_of_the_plain_run(tmp
     (tmp_path / "train.py").write_text(with_steps(text))
     alone = [sys.executable, "train.py"]
     plain = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=True)
-    options = ("--standalone", "--nproc-per-node=2", "--local-ranks-filter=0")
-    out, error = torchrun(tmp_path, "plan.json", options=options).communicate(timeout=LONG_S)
+    out, error = forked(tmp_path, 0)
     assert len(out.splitlines()) == 4, error
     assert numbers(out) == pytest.approx(numbers(plain.stdout), rel=1e-5)
 
@@ -425,8 +438,7 @@ WHY = (
 def test_what_a_stage_cannot_do_is_refused_in_a_line(tmp_path):
     made_plan(tmp_path)
     (tmp_path / "train.py").write_text(with_steps(ODD))
-    options = ("--standalone", "--nproc-per-node=2", "--local-ranks-filter=1")
-    out, error = torchrun(tmp_path, "plan.json", options=options).communicate(timeout=LONG_S)
+    out, error = forked(tmp_path, 1)
     lines = out.splitlines()
     assert len(lines) == len(WHY), error
     for line, why in zip(lines, WHY, strict=True):
