@@ -1009,7 +1009,7 @@ optimizer ="""
     assert [*loaded.alive_bytes()] == [*made.alive_bytes()]
 
 
-CHECKPOINTS = """
+RESUMED = """
 import io, pickle, zipfile
 start = torch.load("plain.pt", weights_only=False)
 assert start["best"].tolist() == [7, 3]
@@ -1036,7 +1036,7 @@ def test_checkpoints_of_an_estimate_have_their_size_and_what_is_known(tmp_path, 
     monkeypatch.chdir(tmp_path)
     made = record_on_fake_tensors(script(tmp_path, LOOP), ignore).step
     torch.save({"random": torch.get_rng_state(), "best": torch.tensor([7, 3])}, "plain.pt")
-    text = LOOP.replace("\noptimizer =", CHECKPOINTS, 1)
+    text = LOOP.replace("\noptimizer =", RESUMED, 1)
     found = record_on_fake_tensors(script(tmp_path, text), ignore)
     assert not found.about
     assert kinds(found.step) == kinds(made)
