@@ -18,7 +18,7 @@ from enplace.machine.layout import build_machine
 from enplace.machine.ranks import placed_rank_us
 from enplace.placing.depth_first import depth_first_position
 from enplace.placing.filling import fillings
-from enplace.placing.moves.thrifty import thrifty_start_us
+from enplace.placing.moves.thrifty import ROOMS, thrifty_start_us
 from enplace.placing.options import PlaceOptions
 from enplace.placing.packing import pack
 from enplace.placing.repair import rearrange
@@ -37,10 +37,6 @@ from enplace.values.schedule import Schedule
 PACKING_SHARE, PACKING_S = 0.25, 5.0
 """Share of the time left for filling memory op by op, and for packing units into it, and the
 seconds if there is no limit."""
-
-SHARES = (1.0, 0.97, 0.93)
-"""Shares of the memory that count as room for thrifty orders: not all is known as ops are put in
-order, and those with less room may fit where others do not."""
 
 MOST_ORDERED = 5_000
 """Most ops of a graph for which an order that needs little memory is sought."""
@@ -98,7 +94,7 @@ def limit_packing(stop: Stop) -> Stop:
 def in_other_orders(made: Schedule, over: Callable[[], bool] = never) -> Iterator[Schedule]:
     """Yield a placement with other orders of its ops, those that may need less memory, in time."""
     problem, plan = made.problem, made.plan
-    orders = [partial(thrifty_position, problem, plan.device, share) for share in SHARES]
+    orders = [partial(thrifty_position, problem, plan.device, room) for room in ROOMS]
     orders.insert(0, partial(depth_first_position, problem))
     orders += [partial(natural_position, problem), partial(by_placed_rank, problem, plan.device)]
     if problem.profile.n_ops <= MOST_ORDERED:
@@ -111,17 +107,15 @@ def in_other_orders(made: Schedule, over: Callable[[], bool] = never) -> Iterato
             yield simulate(problem, replace(plan, position=position, policy=policy, links="fifo"))
 
 
-def thrifty_position(problem: Problem, device: IntArray, share: float = 1.0) -> IntArray:
+def thrifty_position(problem: Problem, device: IntArray, room: float = 1.0) -> IntArray:
     """Return the position of each op by ranks, where what has room goes first.
 
-    ``share`` of the memory counts as room.
+    ``room`` is the share of the memory that counts as room.
     """
     machine = build_machine(problem)
-    room = (share * machine.capacity_bytes).astype(np.int64)
-    machine = machine._replace(capacity_bytes=room)
     device = device.copy()  # numba would compile anew for a read-only array
     rank_us = placed_rank_us(machine, device)
-    return position_by(problem, thrifty_start_us(machine, device, rank_us))
+    return position_by(problem, thrifty_start_us(machine, device, rank_us, room))
 
 
 def placed_at(plan: Plan, other: Plan) -> Plan:

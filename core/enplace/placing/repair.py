@@ -137,8 +137,8 @@ def _placed_afresh(
 def _with_blocks_moved(
     schedule: Schedule, level: Level, options: PlaceOptions
 ) -> Iterator[Schedule]:
-    for ranked, thrifty in ((False, False), (True, True), (True, False)):
-        start = replace(state_of(level, schedule.plan), ranked=ranked, thrifty=thrifty)
+    for ranked, room in ((False, 0.0), (True, 1.0), (True, 0.0)):
+        start = replace(state_of(level, schedule.plan), ranked=ranked, room=room)
         yield simulate(schedule.problem, _move_blocks(schedule, start, options))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from enplace.coarsen import merge_batches, merge_chains
 from enplace.machine import simulate
 from enplace.placers.enplace.kernels import BLOCKS, MERGES, WINDOWS, load_kernels
-from enplace.placing.fitting import SHARES, thrifty_position
+from enplace.placing.fitting import thrifty_position
 from enplace.placing.incumbents import BestSchedule
 from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import (
@@ -36,6 +36,7 @@ from enplace.placing.moves.steps import (
     state_of,
     windows_step,
 )
+from enplace.placing.moves.thrifty import ROOMS
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.settle import by_placed_rank
 from enplace.values.arrays import IntArray, inverse
@@ -60,6 +61,9 @@ the first phase, the threads also start from plans other than the best."""
 BALANCE_PHASES: tuple[tuple[float, int], ...] = ((0.08, 150), (0.2, 300), (0.35, 600), (0.5, 1200))
 """Share of the time at which each phase of balances ends, if there is one, and its sweeps: the
 moves for each unit."""
+
+TIGHT_PHASES = ((0.5, 400),)
+"""Those where memory is short."""
 
 MOVE_S, FULL_SWEEPS = 1e-6, 600
 """Seconds that a move of a balance may take, and the sweeps for which a phase must have time on a
@@ -195,12 +199,12 @@ class PhasedSearch:
         best = self._best_for_blocks(self._states_on(level, []), LINKS[0])
         if self.is_tight:
             plans = takewhile(lambda _: not self.options.stop(), self.plans)
-            thrifty = (replace(state_of(level, plan), thrifty=True) for plan in plans)
+            thrifty = (replace(state_of(level, plan), room=1.0) for plan in plans)
             best = min([best, *(measure(each, LINKS[0]) for each in thrifty)], key=by_price)
-        found = [replace(best, makespan_us=np.inf, excess_bytes=UNKNOWN)] * THREADS
-        goal = best.priced_us * PROMISING
+        unknown = replace(best, makespan_us=np.inf, excess_bytes=UNKNOWN, room=float(self.is_tight))
+        found, goal = [unknown] * THREADS, best.priced_us * PROMISING
         is_large, sweep_s = level.problem.profile.n_ops > FINE, MOVE_S * level.problem.n_units
-        phases, least = BALANCE_PHASES, FULL_SWEEPS
+        phases, least = TIGHT_PHASES if self.is_tight else BALANCE_PHASES, FULL_SWEEPS
         last_s = self._left_s(phases[-1][0])
         if is_large and last_s < FULL_SWEEPS * sweep_s:
             last = phases[-1] if last_s >= FEW_SWEEPS * sweep_s else HURRIED
@@ -253,7 +257,7 @@ class PhasedSearch:
                     state,
                     *(scattered(state, seed) for seed in seeds[thread::THREADS]),
                     *(
-                        replace(state_of(level, plan), thrifty=self.is_tight)
+                        replace(state_of(level, plan), room=float(self.is_tight))
                         for plan in others[thread::THREADS]
                     ),
                 ],
@@ -296,15 +300,15 @@ class PhasedSearch:
         Moves have more effect in the order of ranks, unless a state's own order is much better.
         """
 
-        def best(*, ranked: bool, thrifty: bool = False) -> LevelPlan:
+        def best(*, ranked: bool, room: float = 0.0) -> LevelPlan:
             plain = (LevelPlan(s.level, s.order, s.device) for s in states)
-            ordered = (replace(s, ranked=ranked, thrifty=thrifty) for s in plain)
+            ordered = (replace(s, ranked=ranked, room=room) for s in plain)
             return min((measure(each, links) for each in ordered), key=by_key)
 
         ranked, in_order = best(ranked=True), best(ranked=False)
         self.is_tight |= ranked.excess_bytes > 0
         if self.is_tight:
-            ranked = min(ranked, best(ranked=True, thrifty=True), key=by_key)
+            ranked = min([ranked, *(best(ranked=True, room=room) for room in ROOMS)], key=by_key)
         limit = ranked.excess_bytes, ranked.makespan_us * (1 - OWN_ORDER)
         return in_order if in_order.key < limit else ranked
 
@@ -403,8 +407,8 @@ class PhasedSearch:
             problem, device = state.level.problem, state.device
             yield inverse(by_placed_rank(problem, device))
             if self.is_tight and not self.incumbent.found.fits:
-                for share in SHARES:
-                    yield inverse(thrifty_position(problem, device, share))
+                for room in ROOMS:
+                    yield inverse(thrifty_position(problem, device, room))
         yield state.order
 
     @property

@@ -1,9 +1,9 @@
 """Annealing of a placement without simulating it: less to send, and work that is balanced in time.
 
 The step is cut into bands of time. A placement costs what its transfers take, and the more, the
-less evenly the work of each band is spread over the devices, and the fuller channels and memory
-are. A move of one unit changes this in a few places only, so thousands are tried in the time of one
-simulation.
+less evenly the work of each band is spread over the devices, the fuller channels are, and the more
+memory is exceeded at some instants of the step. A move of one unit changes this in a few places
+only, so thousands are tried in the time of one simulation.
 This finds the strands of a graph, which methods that place one op at a time tear apart.
 """
 
@@ -38,11 +38,16 @@ class Balance(NamedTuple):
     sending : float
         Weight of a microsecond of transfers; a microsecond of work weighs as much as its device has
         more to do in that band than others, relative to the mean.
-    own_bytes, copy_bytes : float arrays, shapes (n_ops,) and (n_tensors,)
-        What an op's device holds for it in the mean over the step, and what a device to which a
-        tensor is sent holds for that.
+    begins, ends : int arrays, shape (n_ops,)
+        How many of the instants at which memory counts lie before an op, and before its end.
+    stays : int array, shape (n_tensors,)
+        How many lie before the maker's device may free a tensor, whoever reads it.
+    n_instants : int
+        How many there are in all; none if all fits together.
+    room : float array, shape (n_devices,)
+        The bytes that a device may hold for free.
     holding : float array, shape (n_devices,)
-        Weight of memory: a byte costs this times the bytes that its device holds.
+        Weight of memory: at each instant, a byte beyond that costs this times all bytes beyond it.
     crowding : float
         Weight of a channel's load in a band: there, a microsecond of transfers costs this times the
         share of the band in which the channel is busy.
@@ -63,8 +68,11 @@ class Balance(NamedTuple):
     band: IntArray
     length_us: float
     pace: FloatArray
-    own_bytes: FloatArray
-    copy_bytes: FloatArray
+    begins: IntArray
+    ends: IntArray
+    stays: IntArray
+    n_instants: int
+    room: FloatArray
     holding: FloatArray
     sending: float
     crowding: float
@@ -92,8 +100,10 @@ class Placed(NamedTuple):
     crowd : float array, shape (n_bands, n_channels)
         Transfers of each channel, in the first grid's bands of the ops that make the tensors, as
         multiples of the mean length of a band.
-    held : float array, shape (n_devices,)
-        Bytes that each device holds in the mean over the step.
+    until : int array, shape (n_tensors, n_devices)
+        How many instants lie before the end of a tensor's last reader on each device.
+    held : float array, shape (n_devices, n_instants)
+        Bytes that each device holds.
     """
 
     device: IntArray
@@ -101,6 +111,7 @@ class Placed(NamedTuple):
     load_us: FloatArray
     even_us: FloatArray
     crowd: FloatArray
+    until: IntArray
     held: FloatArray
 
 
@@ -128,7 +139,8 @@ def anneal_balance(
         np.zeros((GRIDS, n_bands, n_devices)),
         np.zeros((GRIDS, n_bands)),
         np.zeros((n_bands, machine.n_channels)),
-        np.zeros(n_devices),
+        np.zeros((len(machine.tensor_op), n_devices), np.int64),
+        np.zeros((n_devices, balance.n_instants)),
     )
     return _anneal(machine, balance, placed, draw, stop)
 
@@ -165,12 +177,14 @@ def _anneal(
 
 @loop
 def _count(m: Machine, b: Balance, p: Placed) -> None:  # pragma: no cover - compiled
-    """Count the consumers of each tensor, and the work and the transfers of each band."""
+    """Count the consumers of each tensor, the work and transfers of each band, and memory."""
     for op in range(len(p.device)):
         here = p.device[op]
-        p.held[here] += b.own_bytes[op]
+        _hold_own(m, b, p, op, here, 1.0)
         for i in range(m.in_ptr[op], m.in_ptr[op + 1]):
-            p.users[m.in_tensor[i], here] += 1
+            tensor = m.in_tensor[i]
+            p.users[tensor, here] += 1
+            p.until[tensor, here] = max(p.until[tensor, here], b.ends[op])
         for grid in range(GRIDS):
             p.load_us[grid, b.band[grid, op], here] += m.time_us[op, here] / m.lanes[here]
     for grid in range(GRIDS):
@@ -184,6 +198,7 @@ def _count(m: Machine, b: Balance, p: Placed) -> None:  # pragma: no cover - com
         for d in range(len(m.lanes)):
             if d != home and p.users[tensor, d] > 0:
                 _send(m, b, p, tensor, home, d, 1.0)
+            _hold_tensor(m, b, p, tensor, d, 1.0)
 
 
 @loop
@@ -204,6 +219,8 @@ def _move_op(
     """Move an op to a device; return by how much the placement costs more."""
     here, change = p.device[op], 0.0
     for tensor in range(m.tensor_ptr[op], m.tensor_ptr[op + 1]):
+        change += _hold_tensor(m, b, p, tensor, here, -1.0)
+        change += _hold_tensor(m, b, p, tensor, to, -1.0)
         for d in range(len(m.lanes)):
             if p.users[tensor, d] > 0:
                 if d != here:
@@ -211,6 +228,9 @@ def _move_op(
                 if d != to:
                     change += _send(m, b, p, tensor, to, d, 1.0)
     p.device[op] = to
+    for tensor in range(m.tensor_ptr[op], m.tensor_ptr[op + 1]):
+        change += _hold_tensor(m, b, p, tensor, here, 1.0)
+        change += _hold_tensor(m, b, p, tensor, to, 1.0)
     for i in range(m.in_ptr[op], m.in_ptr[op + 1]):
         tensor = m.in_tensor[i]
         home = p.device[m.tensor_op[tensor]]
@@ -220,7 +240,10 @@ def _move_op(
             change += _send(m, b, p, tensor, home, here, -1.0)
         if to != home and p.users[tensor, to] == 1:
             change += _send(m, b, p, tensor, home, to, 1.0)
-    change += _hold(b, p, here, -b.own_bytes[op]) + _hold(b, p, to, b.own_bytes[op])
+        if b.n_instants > 0:
+            change += _hold_until(m, b, p, tensor, here, _last_reading(m, b, p, tensor, here, op))
+            change += _hold_until(m, b, p, tensor, to, max(p.until[tensor, to], b.ends[op]))
+    change += _hold_own(m, b, p, op, here, -1.0) + _hold_own(m, b, p, op, to, 1.0)
     less_us, more_us = m.time_us[op, here] / m.lanes[here], m.time_us[op, to] / m.lanes[to]
     for grid in range(GRIDS):
         band = b.band[grid, op]
@@ -246,14 +269,83 @@ def _send(
         # Half the change of the square.
         crowded += p.crowd[band, channel] + 0.5 * share
         p.crowd[band, channel] += share
-    held = _hold(b, p, to, sign * b.copy_bytes[tensor])
-    return us * (b.sending + b.crowding * crowded) + held
+    return us * (b.sending + b.crowding * crowded)
 
 
 @step
-def _hold(b: Balance, p: Placed, device: int, n_bytes: float) -> float:  # pragma: no cover
-    """Count bytes that a device holds; return by how much the placement costs more."""
-    # Half the change of the square.
-    change = b.holding[device] * n_bytes * (p.held[device] + 0.5 * n_bytes)
-    p.held[device] += n_bytes
-    return float(change)
+def _hold_own(
+    m: Machine, b: Balance, p: Placed, op: int, d: int, sign: float
+) -> float:  # pragma: no cover - compiled
+    """Count or discount what an op holds besides its tensors; return what that costs."""
+    lasting, passing = sign * m.persistent_bytes[op], sign * m.temporary_bytes[op]
+    change = _hold(b, p, d, 0, b.n_instants, lasting)
+    return change + _hold(b, p, d, b.begins[op], b.ends[op], passing)
+
+
+@step
+def _hold_tensor(
+    m: Machine, b: Balance, p: Placed, tensor: int, d: int, sign: float
+) -> float:  # pragma: no cover - compiled
+    """Count or discount what a device holds of a tensor; return what that costs."""
+    first, end, n_bytes = _span(m, b, p, tensor, d)
+    return _hold(b, p, d, first, end, sign * n_bytes)
+
+
+@step
+def _hold_until(
+    m: Machine, b: Balance, p: Placed, tensor: int, d: int, until: int
+) -> float:  # pragma: no cover - compiled
+    """Let the last reader of a tensor on a device end at another instant; return what it costs."""
+    first, before, n_bytes = _span(m, b, p, tensor, d)
+    p.until[tensor, d] = until
+    _, after, _ = _span(m, b, p, tensor, d)
+    change = _hold(b, p, d, max(first, after), before, -n_bytes)
+    return change + _hold(b, p, d, max(first, before), after, n_bytes)
+
+
+@step
+def _span(
+    m: Machine, b: Balance, p: Placed, tensor: int, d: int
+) -> tuple[int, int, float]:  # pragma: no cover - compiled
+    """Return from which instant until which one a device holds a tensor, and how much that is.
+
+    A copy takes room once its tensor is made, because it is sent at once.
+    """
+    maker = m.tensor_op[tensor]
+    first, end, n_bytes = b.ends[maker], p.until[tensor, d], float(m.copy_bytes[tensor])
+    if p.device[maker] == d:
+        end = max(end, b.ends[maker], b.stays[tensor])
+        first, n_bytes = b.begins[maker], float(m.held_bytes[tensor])
+    return first, end, n_bytes
+
+
+@step
+def _last_reading(
+    m: Machine, b: Balance, p: Placed, tensor: int, d: int, gone: int
+) -> int:  # pragma: no cover - compiled
+    """Return until when a device reads a tensor after one of its readers there has left."""
+    last, before = 0, p.until[tensor, d]
+    if b.ends[gone] < before:
+        return int(before)
+    for edge in range(m.edge_ptr[tensor], m.edge_ptr[tensor + 1]):
+        reader = m.edge_op[edge]
+        if p.device[reader] == d:
+            last = max(last, b.ends[reader])
+            if last == before:
+                break
+    return int(last)
+
+
+@step
+def _hold(
+    b: Balance, p: Placed, d: int, first: int, end: int, n_bytes: float
+) -> float:  # pragma: no cover - compiled
+    """Let a device hold more from an instant until another; return by how much that costs more."""
+    change = 0.0
+    if n_bytes != 0.0:
+        for instant in range(first, end):
+            before = max(0.0, p.held[d, instant] - b.room[d])
+            p.held[d, instant] += n_bytes
+            after = max(0.0, p.held[d, instant] - b.room[d])
+            change += after * after - before * before
+    return 0.5 * b.holding[d] * change

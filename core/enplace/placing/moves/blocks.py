@@ -49,8 +49,9 @@ class Accepting(NamedTuple):
     ranked : bool
         Whether devices take their ops by the upward ranks that a placement gives them, or else in
         the given order, in which blocks then move as well unless it is kept.
-    thrifty : bool
-        Whether they take, of those ranked, what has room first.
+    room : float
+        If positive, they take, of those ranked, what has room first; this share of the memory
+        counts as room.
     rounds : int
         Number of moves to try.
     threshold : float
@@ -62,7 +63,7 @@ class Accepting(NamedTuple):
     policy: int
     links: int
     ranked: bool
-    thrifty: bool
+    room: float
     rounds: int
     threshold: float
     slack: float
@@ -129,8 +130,8 @@ def _move_blocks(
             rank_us = placed_rank_us(machine, trial)
             for op in range(n_ops):
                 trial_key[op] = -rank_us[op]
-            if accepting.thrifty:
-                trial_key[:] = thrifty_start_us(machine, trial, rank_us)
+            if accepting.room > 0.0:
+                trial_key[:] = thrifty_start_us(machine, trial, rank_us, accepting.room)
         by_key = _sort_by(topological, trial_key)
         for at in range(n_ops):
             position[by_key[at]] = at

@@ -16,6 +16,7 @@ from enplace.machine.layout import Machine
 from enplace.placing.moves.balance import Balance, anneal_balance
 from enplace.placing.moves.blocks import Accepting, move_blocks
 from enplace.placing.moves.level import Level
+from enplace.placing.moves.thrifty import ROOMS
 from enplace.placing.moves.timeline import middle_us, shares_of_work, smooth_shares
 from enplace.placing.moves.windows import Annealing, sweep
 from enplace.placing.settle import position_by
@@ -38,6 +39,9 @@ ROUNDS_PER_OP = 200
 ANNEALING = Annealing(width=50, stride=25, rounds=0, hot=1.0, cold=0.025, spread=0.2)
 """Moves tried for each op of a window, and the other settings for annealing windows."""
 
+INSTANTS, ROOM = 64, 0.97
+"""At how many instants of a step memory counts in a balance, and the share of it that is free."""
+
 MOST_MOVES = 20_000_000
 """The most moves when a balance is annealed."""
 
@@ -45,10 +49,13 @@ PART, MOST_PARTS, IN_TIME = 50_000, 40, 0.95
 """Moves of a part of the annealing, after which it looks at the clock; the most parts; and how much
 of the time left they shall take, as a share."""
 
-WEIGHTS = ((4.0, 0.01, 0.003, 0.3), (120.0, 0.6, 0.6, 10.0))
+WEIGHTS = ((4.0, 0.01, 0.003, 3.0), (120.0, 0.6, 0.6, 100.0))
 """The least and the most units of a device in each band of time, weight of sending, weight of
-crowding, and weight of memory of a balance. Full memory of the last weight costs half as much as
-all work."""
+crowding, and weight of memory of a balance. With the last one, an excess of all memory over all of
+the step would cost half as much as all work."""
+
+TIGHT_WEIGHTS = (22.0, 0.7, 0.08, 20.0)
+"""Weights near which those of a balance are drawn where memory is short: what is sent fills it."""
 
 TIED = 0.3
 """How often a balance moves all ops of one kind together, if the graph repeats itself."""
@@ -64,7 +71,7 @@ ZONE, LONGEST_ZONE = 6.0, 0.1
 """The usual length of a zone, as a multiple of how many units ahead an edge leads in the mean; and
 the most of all units that a zone may have."""
 
-ZONE_WEIGHTS = (66.0, 0.077, 0.042, 1.7)
+ZONE_WEIGHTS = (66.0, 0.077, 0.042, 20.0)
 """Weights near which those of a balance with a moving zone are drawn."""
 
 ZONE_HOT, ZONE_COLD, BUSY = 3.0, 1 / 15, 0.7
@@ -88,7 +95,8 @@ class LevelPlan:
     """An order and a placement on a level, with their makespan and how far they exceed memory.
 
     ``ranked`` decides how blocks move next: with ops in the order of their ranks, or in this order.
-    If it is ``thrifty``, ops that have room go before those with higher ranks. One that has not
+    If ``room`` is positive, ops that have room in this share of the memory go before those with
+    higher ranks. One that has not
     been simulated is worse than any that has, and ``policy`` and ``links`` say how devices and
     channels served ops then. ``weights`` are those of the balance that it is from, in the order of
     :data:`WEIGHTS`.
@@ -101,7 +109,7 @@ class LevelPlan:
     excess_bytes: int = UNKNOWN
     engine: str = LISTS
     ranked: bool = True
-    thrifty: bool = False
+    room: float = 0.0
     policy: str = "strict"
     links: str = "fifo"
     weights: FloatArray | None = None
@@ -201,7 +209,7 @@ def blocks_step(
                 policy=POLICIES.index(policy),
                 links=LINK_POLICIES.index(serve),
                 ranked=state.ranked and kept is None,
-                thrifty=state.thrifty and kept is None,
+                room=state.room if kept is None else 0.0,
                 rounds=rounds,
                 threshold=threshold * (1 - min(1.0, share)) ** 2,
                 slack=slack / max(1.0 - share, 1e-9),
@@ -250,15 +258,17 @@ def balance_step(sweeps: int, left_s: Callable[[], float] = lambda: np.inf) -> S
     def step(state: LevelPlan, seed: int, share: float, stop: BoolArray) -> LevelPlan:
         draw, level = np.random.default_rng(seed), state.level
         problem, work_us = level.problem, level.problem.time_us.min(axis=1)
-        zone = None
-        if seed % 2:
+        is_tight, zone = state.room > 0.0, None
+        if seed % 2 or is_tight:
             smooth = smooth_shares(problem)
+        if seed % 2:
             zone = _zone(level, smooth, draw)
         weights = np.exp(draw.uniform(*np.log(WEIGHTS)))
         if state.weights is not None and draw.random() < SIMILAR:
             weights = state.weights * np.exp(draw.normal(0.0, SPREAD, len(weights)))
-        elif zone is not None:
-            weights = ZONE_WEIGHTS * np.exp(draw.normal(0.0, SPREAD, len(weights)))
+        elif zone is not None or is_tight:
+            usual = TIGHT_WEIGHTS if zone is None else ZONE_WEIGHTS
+            weights = usual * np.exp(draw.normal(0.0, SPREAD, len(weights)))
         units_of_band, sending, crowding, holding = weights.tolist()
         tied = zone is None and draw.random() < TIED
         machine = level.tied if tied else level.machine
@@ -266,38 +276,54 @@ def balance_step(sweeps: int, left_s: Callable[[], float] = lambda: np.inf) -> S
         n_bands = max(int(problem.n_units / n_devices / units_of_band), 2)
         unit_us, device_us = work_us.sum() / n_units, work_us.sum() / n_devices
         warm = zone is None and not tied and draw.random() < WARM
+        moves = min(sweeps * n_units, MOST_MOVES)
         if zone is not None:
             share_of_work = smooth
             sent_us = (sending + BUSY * crowding) * _message_us(problem)
             hot, cold = ZONE_HOT * sent_us, ZONE_COLD * sent_us
         else:
-            when = middle_us(problem) if draw.random() < 0.5 else _start_us(state)
-            share_of_work = shares_of_work(when, work_us)
+            if is_tight:
+                share_of_work = shares_of_work(_start_us(state), work_us) if warm else smooth
+            else:
+                when = middle_us(problem) if draw.random() < 0.5 else _start_us(state)
+                share_of_work = shares_of_work(when, work_us)
             hot, cold = HOT[warm] * unit_us, COLD * unit_us
-        own_bytes, copy_bytes = _held_bytes(machine, problem.profile.tensor_root, share_of_work)
+        span = work_us / max(device_us, 1e-9)
+        n_instants = 0 if _fits_together(machine) else INSTANTS
+        begins, ends, stays = _instants(
+            machine, problem.profile.tensor_root, share_of_work, span, n_instants
+        )
         device = state.device.copy() if warm else _random_placement(machine, draw)
         queue, length = zone or (np.arange(n_units), n_units)
         balance = Balance(
             band=np.floor(share_of_work * n_bands + [[0.0], [0.5]]).astype(np.int64),
             length_us=max(device_us / n_bands, 1e-3),
             pace=_pace(problem.cluster),
-            own_bytes=own_bytes,
-            copy_bytes=copy_bytes,
-            holding=holding * device_us / np.maximum(machine.capacity_bytes, 1.0) ** 2,
+            begins=begins,
+            ends=ends,
+            stays=stays,
+            n_instants=n_instants,
+            room=ROOM * machine.capacity_bytes,
+            holding=holding
+            * device_us
+            / np.maximum(machine.capacity_bytes, 1.0) ** 2
+            / max(n_instants, 1),
             sending=sending,
             crowding=crowding,
             hot=hot,
             cold=cold,
-            moves=min(sweeps * n_units, MOST_MOVES),
+            moves=moves,
             begin=0.0,
             end=1.0,
             queue=queue,
             zone=length,
         )
         _anneal_in_time(machine, balance, device, draw, stop, left_s)
-        by_ranks = LevelPlan(level, state.order, device, thrifty=state.thrifty)
-        found = blocks_step("priority", rounds=0)(by_ranks, seed, share, stop)
-        return min(state, replace(found, engine=BALANCE, weights=weights), key=by_price)
+        rooms, links = (ROOMS, "fifo") if is_tight else ((0.0,), "priority")
+        placed = LevelPlan(level, state.order, device, engine=BALANCE, weights=weights)
+        ordered = (measure(replace(placed, room=room), links) for room in rooms)
+        found = replace(min(ordered, key=by_price), engine=BALANCE, weights=weights)
+        return min(state, found, key=by_price)
 
     return step
 
@@ -365,28 +391,42 @@ def _message_us(problem: Problem) -> float:
     return float(latency_us + per_byte_us * problem.profile.tensor_bytes.mean())
 
 
-def _held_bytes(
-    machine: Machine, root: IntArray, share: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return what an op, and what a copy of a tensor, holds in the mean over the step.
+def _fits_together(machine: Machine) -> bool:
+    """Whether each device has room for all that is ever made, so that memory does not matter."""
+    made = np.maximum(machine.held_bytes, machine.copy_bytes).sum()
+    lasting = machine.persistent_bytes.sum() + machine.temporary_bytes.sum()
+    return bool(made + lasting <= machine.capacity_bytes.min())
+
+
+def _instants(
+    machine: Machine, root: IntArray, share: FloatArray, span: FloatArray, n_instants: int
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Count the instants before each op, before its end, and those for which a tensor stays.
 
     Parameters
     ----------
     root : int array, shape (n_tensors,)
         In whose memory each tensor lies, if all is on one device.
-    share : float array, shape (n_ops,)
-        When ops run, as a share of the step.
+    share, span : float arrays, shape (n_ops,)
+        The middle of each op, and how long it takes, as shares of the step.
     """
-    made = share[machine.tensor_op]
-    last = made.copy()
+
+    def before(when: FloatArray) -> IntArray:
+        counts: IntArray = np.ceil(when * n_instants - 0.5).astype(np.int64)
+        return np.clip(counts, 0, n_instants)
+
+    begins, ends = before(share - span / 2), before(share + span / 2)
+    n_tensors = len(machine.tensor_op)
+    stays, last = np.zeros(n_tensors, np.int64), np.zeros(n_tensors, np.int64)
     np.maximum.at(
-        last, np.repeat(np.arange(len(made)), np.diff(machine.edge_ptr)), share[machine.edge_op]
+        stays, np.repeat(np.arange(n_tensors), np.diff(machine.hold_ptr)), ends[machine.hold_op]
     )
-    np.maximum.at(last, root, last.copy())
-    copy_bytes: FloatArray = machine.copy_bytes * (last - made)
-    own_bytes = machine.persistent_bytes.astype(float)
-    np.add.at(own_bytes, machine.tensor_op, machine.held_bytes * (last - made))
-    return own_bytes, copy_bytes
+    np.maximum.at(
+        last, np.repeat(np.arange(n_tensors), np.diff(machine.edge_ptr)), ends[machine.edge_op]
+    )
+    views = root != np.arange(n_tensors)
+    np.maximum.at(stays, root[views], np.maximum(last, ends[machine.tensor_op])[views])
+    return begins, ends, stays
 
 
 def restarting(step: Step, starts: Sequence[LevelPlan]) -> Step:

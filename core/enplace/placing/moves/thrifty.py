@@ -17,9 +17,14 @@ from enplace.machine.layout import Machine, transfer_us
 from enplace.values.arrays import FloatArray, IntArray
 
 
+ROOMS = (1.0, 0.97, 0.93)
+"""Shares of the memory that count as room: not all is known as ops are put in order, and those with
+less room may fit where others do not."""
+
+
 @kernel
 def thrifty_start_us(
-    machine: Machine, device: IntArray, rank_us: FloatArray
+    machine: Machine, device: IntArray, rank_us: FloatArray, room: float
 ) -> FloatArray:  # pragma: no cover - compiled
     """Return when each op starts, about, as a key to sort by; shape (n_ops,).
 
@@ -27,6 +32,8 @@ def thrifty_start_us(
     ----------
     rank_us : float array, shape (n_ops,)
         Of ops that have room, the one with the highest rank is first.
+    room : float
+        Share of the memory that counts as room.
     """
     m = machine
     start_us = np.zeros(len(device))
@@ -34,7 +41,7 @@ def thrifty_start_us(
     left = np.zeros((n_tensors, n_devices), np.int64)  # readers that have not ended, by device
     sending = np.zeros(n_tensors, np.int64)
     waits, ready_us = np.zeros(n_ops, np.int64), np.zeros(n_ops)
-    used, free_lanes = np.zeros(n_devices), m.lanes.copy()
+    used, free_lanes, room_bytes = np.zeros(n_devices), m.lanes.copy(), room * m.capacity_bytes
     # A list for each device of the ops that are ready.
     first, after = np.full(n_devices, -1), np.full(n_ops, -1)
     channel_us, arrival_us = np.zeros(m.n_channels), np.zeros(n_devices)
@@ -88,7 +95,7 @@ def thrifty_start_us(
                     used[home] -= m.held_bytes[tensor]
         for d in range(n_devices):
             while free_lanes[d] > 0 and first[d] >= 0:
-                op = _choose(m, device, rank_us, left, used, first, after, d)
+                op = _choose(m, device, rank_us, room_bytes, left, used, first, after, d)
                 start_us[op] = now
                 free_lanes[d] -= 1
                 used[d] += m.temporary_bytes[op]
@@ -175,6 +182,7 @@ def _choose(
     m: Machine,
     device: IntArray,
     rank_us: FloatArray,
+    room_bytes: FloatArray,
     left: IntArray,
     used: FloatArray,
     first: IntArray,
@@ -190,8 +198,8 @@ def _choose(
             here += m.held_bytes[tensor]
             for e in range(len(m.lanes)):
                 if e != d and left[tensor, e] > 0:
-                    lacking += max(0.0, used[e] + m.copy_bytes[tensor] - m.capacity_bytes[e])
-        lacking += max(0.0, used[d] + here - m.capacity_bytes[d])
+                    lacking += max(0.0, used[e] + m.copy_bytes[tensor] - room_bytes[e])
+        lacking += max(0.0, used[d] + here - room_bytes[d])
         lacks, added = lacking > 0.0, 0.0
         if lacks:
             added = lacking

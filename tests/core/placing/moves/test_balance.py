@@ -27,7 +27,7 @@ from enplace.values.problem import Problem
 
 
 def cost_us(problem, balance, device, even_us):
-    """Add up the transfers, and the squares of memory, of the work and transfers of each band."""
+    """Add up the transfers, and the squares of each band's work and transfers, and of excess."""
     profile, cluster = problem.profile, problem.cluster
     home = device[profile.tensor_op]
     sent = {
@@ -46,11 +46,29 @@ def cost_us(problem, balance, device, even_us):
             crowd_us[balance.band[0, profile.tensor_op[tensor]], channel] += us
     squares = balance.pace * work_us(problem, balance, device) ** 2 / even_us[:, :, None]
     crowding_us = balance.crowding * (crowd_us**2).sum() / balance.length_us
-    held_bytes = np.bincount(device, balance.own_bytes, cluster.n_devices)
-    for tensor, to in sent:
-        held_bytes[to] += balance.copy_bytes[tensor]
-    holding_us = (balance.holding * held_bytes**2).sum()
+    excess = np.maximum(held_bytes(problem, balance, device) - balance.room[:, None], 0.0)
+    holding_us = (balance.holding[:, None] * excess**2).sum()
     return balance.sending * transfers_us + (squares.sum() + crowding_us + holding_us) / 2
+
+
+def held_bytes(problem, balance, device):
+    """Add up what each device holds at each instant."""
+    profile, begins, ends = problem.profile, balance.begins, balance.ends
+    held = np.zeros((problem.cluster.n_devices, balance.n_instants))
+    for op, d in enumerate(device):
+        held[d] += profile.persistent_bytes[op]
+        held[d, begins[op] : ends[op]] += profile.temporary_bytes[op]
+    for tensor, maker in enumerate(profile.tensor_op):
+        until = np.zeros(len(held), np.int64)
+        for reader in profile.edge_op[profile.edge_tensor == tensor]:
+            until[device[reader]] = max(until[device[reader]], ends[reader])
+        for d, end in enumerate(until):
+            if d == device[maker]:
+                end = max(end, ends[maker], balance.stays[tensor])
+                held[d, begins[maker] : end] += profile.held_bytes[tensor]
+            elif end > ends[maker]:
+                held[d, ends[maker] : end] += profile.copy_bytes[tensor]
+    return held
 
 
 def work_us(problem, balance, device):
@@ -83,14 +101,16 @@ def test_annealing_keeps_to_the_constraints_and_knows_what_it_gains(
     bands = np.random.default_rng(seed).integers(0, 4, (GRIDS, problem.profile.n_ops))
     draw, n_devices = np.random.default_rng(seed), problem.cluster.n_devices
     pace, holding = draw.uniform(0.5, 2.0, n_devices), draw.uniform(0.0, 1e-3, n_devices)
-    own_bytes = draw.uniform(0.0, 99.0, problem.profile.n_ops)
-    copy_bytes = draw.uniform(0.0, 99.0, problem.profile.n_tensors)
+    begins, ends = np.sort(draw.integers(0, 9, (2, problem.profile.n_ops)), axis=0)
     balance = Balance(
         bands,
         50.0,
         pace,
-        own_bytes,
-        copy_bytes,
+        begins,
+        ends,
+        draw.integers(0, 9, problem.profile.n_tensors),
+        8,
+        draw.uniform(0.0, 99.0, n_devices),
         holding,
         weight,
         weight / 2,
@@ -122,13 +142,16 @@ def test_a_balance_that_is_stopped_moves_nothing():
     start, stop = np.zeros(40, dtype=np.int64), new_stop_flag()
     stop[0] = True
     device = start.copy()
-    bands, none = np.zeros((GRIDS, 40), np.int64), np.zeros(problem.profile.n_tensors)
+    bands, none = np.zeros((GRIDS, 40), np.int64), np.zeros(40, np.int64)
     balance = Balance(
         bands,
         1.0,
         np.ones(2),
-        np.zeros(40),
         none,
+        none,
+        np.zeros(problem.profile.n_tensors, np.int64),
+        0,
+        np.zeros(2),
         np.zeros(2),
         1.0,
         1.0,

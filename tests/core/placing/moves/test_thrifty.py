@@ -39,7 +39,7 @@ def test_every_op_starts_after_those_that_it_needs(planned):
     problem, plan = planned
     device = np.array(plan.device)
     rank_us = np.arange(problem.profile.n_ops, dtype=float)
-    start_us = thrifty_start_us(build_machine(problem), device, rank_us)
+    start_us = thrifty_start_us(build_machine(problem), device, rank_us, 1.0)
     profile = problem.profile
     made_us = start_us + problem.time_us[np.arange(profile.n_ops), device]
     assert (start_us[profile.edge_op] >= made_us[profile.edge_source] - 1e-6).all()
