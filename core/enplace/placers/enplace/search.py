@@ -69,6 +69,9 @@ SPLIT_OPS, SPLIT_GAIN = 10_000, 0.05
 """Most ops of a model for which a plan with split ops is tried, and how much shorter its step must
 be to be mentioned."""
 
+SPLIT_OP_S, SPLIT_SHARE = 1.3e-4, 0.1
+"""Seconds that such a plan takes for each op and GPU, and the most of the time left for it."""
+
 PHASE_S = 3e-10
 """Seconds that the first phase of the search takes, as a multiple of the square of the ops."""
 
@@ -145,7 +148,9 @@ def _search(
 
 def _split_step_us(problem: Problem, options: PlaceOptions) -> float:
     """Return the step time of a list schedule of the data-parallel graph; inf if none fits."""
-    if problem.profile.n_ops > SPLIT_OPS or has_parts(problem.profile) or options.stop():
+    n_ops, n_gpus = problem.profile.n_ops, len(problem.cluster.gpus)
+    takes_long = SPLIT_OP_S * n_ops * n_gpus > SPLIT_SHARE * options.stop.left_s()
+    if n_ops > SPLIT_OPS or takes_long or has_parts(problem.profile):
         return np.inf
     splits = data_parallel(problem)
     if not splits:

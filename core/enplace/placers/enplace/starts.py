@@ -71,11 +71,11 @@ FILLING_SHARE = 0.1
 DEPTH_FIRST_SHARE = 0.1
 """Share of the time left for plans that end what they have begun."""
 
-AFRESH_SHARE, CROWDED = 0.2, 0.5
+AFRESH_SHARE, CROWDED = 0.1, 0.5
 """Share of the time limit that placing merged ops may take, and the share of a device's memory that
 the best plan must exceed to make both worth the time."""
 
-REPAIRED, REPAIRS_SHARE = 10_000, 0.15
+REPAIRED, REPAIRS_SHARE = 10_000, 0.07
 """Most ops of a problem whose plans that exceed memory are repaired, and the share of the time left
 that this may take, unless the problem is small."""
 
