@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from enplace.compiling import kernel, loop, step
+from enplace.compiling import helper, kernel, loop, step
 from enplace.machine.layout import Machine
 from enplace.machine.timing import Timing
 from enplace.values.arrays import FloatArray, IntArray
@@ -24,15 +24,48 @@ def find_excess(
     used, peak = np.empty(n_devices, np.int64), np.empty(n_devices, np.int64)
     if _fits_at_once(machine, device, timing, used, peak):
         return 0
-    most = _most_changes(device, timing)
+    _find_peaks(machine, device, timing, peak, np.empty(n_devices))
+    return _sum_excess(machine, peak)
+
+
+@kernel
+def find_peak_ops(
+    machine: Machine, device: IntArray, timing: Timing, ops: IntArray
+) -> int:  # pragma: no cover - compiled
+    """List ops that hold memory where and when most is lacking; return how many.
+
+    An op is listed once for what it makes there and runs itself, and a reader once for each copy
+    that it reads.
+
+    Parameters
+    ----------
+    ops : int array, shape (n_ops + n_tensors + n_edges,), written
+    """
+    n_devices = len(machine.lanes)
+    peak, peak_us = np.empty(n_devices, np.int64), np.empty(n_devices)
+    stays_us = _find_peaks(machine, device, timing, peak, peak_us)
+    worst = np.argmax(peak - machine.capacity_bytes)
+    return _list_ops(machine, device, timing, worst, peak_us[worst], stays_us, peak_us, ops)
+
+
+@helper
+def _find_peaks(
+    machine: Machine, device: IntArray, timing: Timing, peak: IntArray, peak_us: FloatArray
+) -> FloatArray:  # pragma: no cover - compiled
+    """Write the most that each device holds, and when; return until when tensors are kept.
+
+    That is for others that lie in their memory; shape (n_tensors, n_devices), or no rows.
+    """
+    n_devices, most = len(machine.lanes), _most_changes(device, timing)
     when, change = np.empty(most), np.empty(most, np.int64)
-    where, end_us = np.empty(most, np.int64), np.empty(n_devices)
-    # Until when each tensor stays on each device for others that lie in its memory.
+    where = np.empty(most, np.int64)
     n_bases = len(machine.tensor_op) if len(machine.sharing) > 0 else 0
     stays_us = np.full((n_bases, n_devices), -1.0)
-    n = _list_changes(machine, device, timing, when, change, where, stays_us, end_us)
+    n = _list_changes(machine, device, timing, when, change, where, stays_us, peak_us)
     order = np.argsort(when[:n], kind="mergesort")
-    return _sum_excess(machine, device, when, change, where, order, used, peak)
+    used = np.empty(n_devices, np.int64)
+    _add_up(machine, device, when, change, where, order, used, peak, peak_us)
+    return stays_us
 
 
 @loop
@@ -147,7 +180,7 @@ def _find_ends(
 
 
 @loop
-def _sum_excess(
+def _add_up(
     m: Machine,
     device: IntArray,
     when: FloatArray,
@@ -156,12 +189,14 @@ def _sum_excess(
     order: IntArray,
     used: IntArray,
     peak: IntArray,
-) -> int:  # pragma: no cover - compiled
-    """Add up the changes over time; changes at one instant count only once all have happened.
+    peak_us: FloatArray,
+) -> None:  # pragma: no cover - compiled
+    """Write the peak of each device, and when it is first reached.
 
-    ``used`` and ``peak`` are scratch, with an entry for each device.
+    Changes at one instant count only once all have happened. ``used`` is scratch, with an entry for
+    each device.
     """
-    used[:] = 0
+    used[:], peak_us[:] = 0, 0.0
     for op in range(len(device)):
         used[device[op]] += m.persistent_bytes[op]
     for d in range(len(used)):
@@ -172,9 +207,56 @@ def _sum_excess(
         # Frees and allocations at one instant are in any order, so a sum in between means nothing.
         if k + 1 == len(order) or when[order[k + 1]] > when[i]:
             for d in range(len(used)):
-                peak[d] = max(peak[d], used[d])
+                if used[d] > peak[d]:
+                    peak[d], peak_us[d] = used[d], when[i]
+
+
+@loop
+def _sum_excess(m: Machine, peak: IntArray) -> int:  # pragma: no cover - compiled
+    """Sum over the devices by how much their peaks exceed their memory."""
     excess = 0
-    for d in range(len(used)):
+    for d in range(len(peak)):
         over = max(peak[d] - m.capacity_bytes[d], 0)
         excess = min(excess, MOST_BYTES - over) + over  # copies on many devices may be too many
     return excess
+
+
+@loop
+def _list_ops(
+    m: Machine,
+    device: IntArray,
+    timing: Timing,
+    worst: int,
+    at_us: float,
+    stays_us: FloatArray,
+    end_us: FloatArray,
+    ops: IntArray,
+) -> int:  # pragma: no cover - compiled
+    """List the ops of :func:`find_peak_ops`; ``end_us`` is scratch, with an entry per device."""
+    n = 0
+    for op in range(len(device)):
+        begin_us = timing.finish_us[op] - m.time_us[op, worst]
+        runs = m.temporary_bytes[op] > 0 and begin_us <= at_us < timing.finish_us[op]
+        if device[op] == worst and (runs or m.persistent_bytes[op] > 0):
+            ops[n] = op
+            n += 1
+    for tensor in range(len(m.tensor_op)):
+        if m.copy_bytes[tensor] == 0:
+            continue
+        maker = m.tensor_op[tensor]
+        _find_ends(m, device, timing, tensor, stays_us, end_us)
+        is_made = device[maker] == worst
+        begin_us = timing.sent_us[tensor, worst]
+        if is_made:
+            begin_us = timing.finish_us[maker] - m.time_us[maker, worst]
+        if not begin_us <= at_us < end_us[worst]:
+            continue
+        if is_made:
+            ops[n] = maker
+            n += 1
+        else:
+            for edge in range(m.edge_ptr[tensor], m.edge_ptr[tensor + 1]):
+                if device[m.edge_op[edge]] == worst:
+                    ops[n] = m.edge_op[edge]
+                    n += 1
+    return n

@@ -79,9 +79,9 @@ PROBE_SWEEPS, PROBES = 20, 5
 """Sweeps of a first, short phase on such a graph, which tells whether longer ones gain anything,
 and how many of these phases there must be time for."""
 
-REPAIR_SHARE, SLACK = 0.3, 0.02
-"""Share of the time for repairing the best balance, if it exceeds memory, and the share by which
-one move may make it longer meanwhile."""
+REPAIR_SHARE, TIGHT_REPAIR_SHARE, SLACK = 0.3, 0.1, 0.02
+"""Share of the time for repairing the best balance, if it exceeds memory; the same where memory is
+short, again and again until it fits; and the share by which one move may make it longer."""
 
 PROMISING, WINNING = 1.05, 0.9
 """How long those of the first phase may be for a second, as a multiple of the best plan before; and
@@ -226,10 +226,26 @@ class PhasedSearch:
             found = [min(found[0], best, key=by_price)] * THREADS
         excess = found[0].excess_bytes
         if 0 < excess < UNKNOWN and (self.is_tight or found[0].priced_us < best.priced_us):
-            found = self._run_phase(
-                found, [blocks_step(LINKS[0], slack=SLACK)] * THREADS, end + REPAIR_SHARE
-            )
+            found = self._repair(found[0], end)
         return found
+
+    def _repair(self, state: LevelPlan, end: float) -> list[LevelPlan]:
+        """Move blocks of a balance that exceeds memory, where memory is short until it fits."""
+        found, step = [state] * THREADS, blocks_step(state.links, slack=SLACK)
+        share = TIGHT_REPAIR_SHARE if self.is_tight else REPAIR_SHARE
+        while True:
+            end += share
+            found = self._run_phase(found, [step] * THREADS, end)
+            nearest = min(found, key=by_key)
+            fits = nearest.excess_bytes == 0
+            if not self.is_tight or fits or end >= 1.0 or not self._is_promising(nearest):
+                return found
+            found = [nearest] * THREADS
+
+    def _is_promising(self, state: LevelPlan) -> bool:
+        """Whether a state is worth a repair: what fits is longer, even after one."""
+        best = self.incumbent.found
+        return not best.fits or state.priced_us < best.makespan_us
 
     def _states_on(self, level: Level, states: list[LevelPlan]) -> list[LevelPlan]:
         """List the best schedule so far, and those of the states that are on a given level."""

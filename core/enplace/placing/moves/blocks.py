@@ -12,7 +12,7 @@ import numpy as np
 
 from enplace.compiling import helper, kernel, loop, step
 from enplace.machine.layout import Machine
-from enplace.machine.memory import find_excess
+from enplace.machine.memory import find_excess, find_peak_ops
 from enplace.machine.placement import STRICT
 from enplace.machine.ranks import placed_rank_us
 from enplace.machine.timing import Timing, new_timing, simulate_order
@@ -22,6 +22,12 @@ from enplace.values.arrays import BoolArray, FloatArray, IntArray
 
 BLOCK_MOVES, RUN_MOVES = 0.35, 0.45
 """Share of the moves that move a block, and share that move a block or a run of ops."""
+
+PEAK_MOVES = 0.5
+"""Share of the moves that move what holds memory at the highest peak, if memory is exceeded."""
+
+MOST_AT_PEAK, MOST_NEAR = 3, 8
+"""Bits of the largest neighbourhood that moves from a peak, and from a transfer's ends."""
 
 DRAWS = 50
 """How often an edge is drawn at most until one leads to another device."""
@@ -117,6 +123,7 @@ def _move_blocks(
     for at in range(n_ops):
         key[order[at]] = at
     _copy(now, key, trial, trial_key)
+    peak_ops, n_peak = np.empty(n_ops + len(machine.tensor_op) + len(machine.edge_op), np.int64), 0
     current = best = np.inf
     excess = best_excess = 0
     for attempt in range(accepting.rounds + 1):  # attempt 0 only measures the start
@@ -124,7 +131,10 @@ def _move_blocks(
             if stop[0]:
                 break
             _copy(now, key, trial, trial_key)
-            if not _try_move(machine, blocks, accepting, order, trial, trial_key, chosen, draw):
+            at_peak = peak_ops[:n_peak]
+            if not _try_move(
+                machine, blocks, accepting, order, at_peak, trial, trial_key, chosen, draw
+            ):
                 continue
         if accepting.ranked:
             rank_us = placed_rank_us(machine, trial)
@@ -144,6 +154,7 @@ def _move_blocks(
         if attempt > 0 and (found_excess > excess or (found_excess == excess and too_long)):
             continue
         current, excess = found, found_excess
+        n_peak = 0 if excess == 0 else find_peak_ops(machine, trial, timing, peak_ops)
         _copy(trial, trial_key, now, key)
         better = excess < best_excess or (excess == best_excess and current < best)
         if attempt == 0 or better:
@@ -170,13 +181,14 @@ def _try_move(
     blocks: Blocks,
     accepting: Accepting,
     order: IntArray,
+    at_peak: IntArray,
     device: IntArray,
     key: FloatArray,
     chosen: IntArray,
     draw: np.random.Generator,
 ) -> bool:  # pragma: no cover - compiled
     """Move some units to another device, or within the order; return whether any op moves."""
-    count, to = _choose(m, blocks, order, device, draw, chosen)
+    count, to = _choose(m, blocks, order, at_peak, device, draw, chosen)
     has_order = not accepting.ranked and accepting.policy != STRICT
     moved = has_order and draw.random() < 0.5
     if moved:
@@ -191,11 +203,18 @@ def _choose(
     m: Machine,
     blocks: Blocks,
     order: IntArray,
+    at_peak: IntArray,
     device: IntArray,
     draw: np.random.Generator,
     chosen: IntArray,
 ) -> tuple[int, int]:  # pragma: no cover - compiled
-    """Choose units to move, and a device for them; return the number of units and the device."""
+    """Choose units to move, and a device for them; return the number of units and the device.
+
+    Ops that hold memory at a peak (``at_peak``) are chosen most often.
+    """
+    if len(at_peak) > 0 and draw.random() < PEAK_MOVES:
+        to, op = draw_below(draw, len(m.lanes)), at_peak[draw_below(draw, len(at_peak))]
+        return _choose_neighbourhood(m, device, op, MOST_AT_PEAK, draw, chosen), to
     kind = draw.random()
     to = draw_below(draw, len(m.lanes))
     if kind < BLOCK_MOVES and len(blocks.ptr) > 1:
@@ -206,7 +225,7 @@ def _choose(
         one, other = _cut_edge(m, device, draw)
         if draw.random() < 0.5:
             one, other = other, one
-        count = _choose_neighbourhood(m, device, one, draw, chosen)
+        count = _choose_neighbourhood(m, device, one, MOST_NEAR, draw, chosen)
         to = device[other]
     return count, to
 
@@ -275,10 +294,10 @@ def _cut_edge(
 
 @step
 def _choose_neighbourhood(
-    m: Machine, device: IntArray, op: int, draw: np.random.Generator, chosen: IntArray
+    m: Machine, device: IntArray, op: int, bits: int, draw: np.random.Generator, chosen: IntArray
 ) -> int:  # pragma: no cover - compiled
     """Choose units around an op, grown along the graph on its device; return how many."""
-    most = min(1 << draw_below(draw, int(np.int64(8))), len(m.unit_ptr))
+    most = min(1 << draw_below(draw, int(np.int64(bits))), len(m.unit_ptr))
     where = device[op]
     chosen[0] = m.unit[op]
     count, at = 1, 0

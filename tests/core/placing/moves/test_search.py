@@ -11,7 +11,7 @@ from tests.problems import cluster_of, plan_of, planned_problems, profile_of
 from enplace.errors import DoesNotFitError
 from enplace.machine import simulate
 from enplace.machine.layout import build_machine
-from enplace.machine.memory import find_excess
+from enplace.machine.memory import find_excess, find_peak_ops
 from enplace.machine.placement import PRIORITY
 from enplace.machine.timing import new_timing
 from enplace.placing.moves import Accepting, Annealing, make_level, move_blocks, sweep
@@ -65,6 +65,30 @@ def test_the_excess_equals_that_of_the_memory_curves(planned):
     timing.arrival_us[schedule.transfer_tensor, schedule.transfer_to] = schedule.transfer_finish_us
     excess = find_excess(machine, np.array(plan.device), timing)
     assert excess == schedule.excess_bytes
+    if excess > 0:
+        profile = problem.profile
+        most = profile.n_ops + profile.n_tensors + profile.n_edges
+        ops = np.empty(most, dtype=np.int64)
+        n_ops = find_peak_ops(machine, np.array(plan.device), timing, ops)
+        assert set(ops[:n_ops].tolist()) == at_highest_peak(schedule)
+
+
+def at_highest_peak(schedule):
+    """Find the ops that hold memory where and when most is lacking, as makers or as readers."""
+    problem, device = schedule.problem, schedule.plan.device
+    profile, lives = problem.profile, schedule.lives
+    full = int(np.argmax(schedule.peak_bytes - problem.cluster.capacity_bytes))
+    curve = schedule.memory[full]
+    at_us = curve.time_us[np.argmax(curve.bytes)]
+    runs = (schedule.op_start_us <= at_us) & (at_us < schedule.op_finish_us)
+    holds = (profile.temporary_bytes > 0) & runs | (profile.persistent_bytes > 0)
+    found = set(np.flatnonzero(holds & (device == full)).tolist())
+    alive = (lives.device == full) & (lives.start_us <= at_us) & (at_us < lives.end_us)
+    for tensor in lives.tensor[alive & (lives.sizes(profile) > 0)].tolist():
+        maker = int(profile.tensor_op[tensor])
+        readers = profile.edge_op[profile.edge_tensor == tensor].tolist()
+        found |= {maker} if device[maker] == full else {r for r in readers if device[r] == full}
+    return found
 
 
 @given(planned=planned_problems())
