@@ -44,7 +44,7 @@ def find_peak_ops(
     n_devices = len(machine.lanes)
     peak, peak_us = np.empty(n_devices, np.int64), np.empty(n_devices)
     stays_us = _find_peaks(machine, device, timing, peak, peak_us)
-    worst = np.argmax(peak - machine.capacity_bytes)
+    worst = int(np.argmax(peak - machine.capacity_bytes))
     return _list_ops(machine, device, timing, worst, peak_us[worst], stays_us, peak_us, ops)
 
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
 from enplace.machine.layout import build_machine

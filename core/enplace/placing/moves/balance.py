@@ -217,10 +217,11 @@ def _move_op(
     m: Machine, b: Balance, p: Placed, op: int, to: int
 ) -> float:  # pragma: no cover - compiled
     """Move an op to a device; return by how much the placement costs more."""
-    here, change = p.device[op], 0.0
+    here, change, is_limited = p.device[op], 0.0, b.n_instants > 0
     for tensor in range(m.tensor_ptr[op], m.tensor_ptr[op + 1]):
-        change += _hold_tensor(m, b, p, tensor, here, -1.0)
-        change += _hold_tensor(m, b, p, tensor, to, -1.0)
+        if is_limited:
+            change += _hold_tensor(m, b, p, tensor, here, -1.0)
+            change += _hold_tensor(m, b, p, tensor, to, -1.0)
         for d in range(len(m.lanes)):
             if p.users[tensor, d] > 0:
                 if d != here:
@@ -228,9 +229,11 @@ def _move_op(
                 if d != to:
                     change += _send(m, b, p, tensor, to, d, 1.0)
     p.device[op] = to
-    for tensor in range(m.tensor_ptr[op], m.tensor_ptr[op + 1]):
-        change += _hold_tensor(m, b, p, tensor, here, 1.0)
-        change += _hold_tensor(m, b, p, tensor, to, 1.0)
+    if is_limited:
+        change += _hold_own(m, b, p, op, here, -1.0) + _hold_own(m, b, p, op, to, 1.0)
+        for tensor in range(m.tensor_ptr[op], m.tensor_ptr[op + 1]):
+            change += _hold_tensor(m, b, p, tensor, here, 1.0)
+            change += _hold_tensor(m, b, p, tensor, to, 1.0)
     for i in range(m.in_ptr[op], m.in_ptr[op + 1]):
         tensor = m.in_tensor[i]
         home = p.device[m.tensor_op[tensor]]
@@ -240,10 +243,9 @@ def _move_op(
             change += _send(m, b, p, tensor, home, here, -1.0)
         if to != home and p.users[tensor, to] == 1:
             change += _send(m, b, p, tensor, home, to, 1.0)
-        if b.n_instants > 0:
+        if is_limited:
             change += _hold_until(m, b, p, tensor, here, _last_reading(m, b, p, tensor, here, op))
             change += _hold_until(m, b, p, tensor, to, max(p.until[tensor, to], b.ends[op]))
-    change += _hold_own(m, b, p, op, here, -1.0) + _hold_own(m, b, p, op, to, 1.0)
     less_us, more_us = m.time_us[op, here] / m.lanes[here], m.time_us[op, to] / m.lanes[to]
     for grid in range(GRIDS):
         band = b.band[grid, op]
@@ -348,4 +350,4 @@ def _hold(
             p.held[d, instant] += n_bytes
             after = max(0.0, p.held[d, instant] - b.room[d])
             change += after * after - before * before
-    return 0.5 * b.holding[d] * change
+    return float(0.5 * b.holding[d] * change)

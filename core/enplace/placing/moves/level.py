@@ -12,6 +12,7 @@ from enplace.coarsen import contract, expand
 from enplace.machine.layout import Machine, build_machine
 from enplace.names.passes import last_parts, scopes_by_pass, split_pass
 from enplace.placing.moves.blocks import Blocks
+from enplace.placing.moves.timeline import smooth_shares
 from enplace.values.arrays import csr_offsets, inverse, offsets
 from enplace.values.limits import MOST_DEPTH
 from enplace.values.plan import Plan, follow_graph, position_by_itself
@@ -49,6 +50,11 @@ class Level:
         first = np.full(self.problem.profile.n_ops, len(self.group))
         np.minimum.at(first, self.group, position_by_itself(self.fine.profile))
         return inverse(follow_graph(self.problem.profile, first))
+
+    @cached_property
+    def smooth_shares(self) -> FloatArray:
+        """When the groups run, guessed from what they are joined to, as shares of all work."""
+        return smooth_shares(self.problem)
 
     @cached_property
     def tied(self) -> Machine:

@@ -17,7 +17,7 @@ from enplace.placing.moves.balance import Balance, anneal_balance
 from enplace.placing.moves.blocks import Accepting, move_blocks
 from enplace.placing.moves.level import Level
 from enplace.placing.moves.thrifty import ROOMS
-from enplace.placing.moves.timeline import middle_us, shares_of_work, smooth_shares
+from enplace.placing.moves.timeline import middle_us, shares_of_work
 from enplace.placing.moves.windows import Annealing, sweep
 from enplace.placing.settle import position_by
 from enplace.values.arrays import inverse
@@ -96,10 +96,9 @@ class LevelPlan:
 
     ``ranked`` decides how blocks move next: with ops in the order of their ranks, or in this order.
     If ``room`` is positive, ops that have room in this share of the memory go before those with
-    higher ranks. One that has not
-    been simulated is worse than any that has, and ``policy`` and ``links`` say how devices and
-    channels served ops then. ``weights`` are those of the balance that it is from, in the order of
-    :data:`WEIGHTS`.
+    higher ranks. One that has not been simulated is worse than any that has, and ``policy`` and
+    ``links`` say how devices and channels served ops then. ``weights`` are those of the balance
+    that it is from, in the order of :data:`WEIGHTS`.
     """
 
     level: Level
@@ -247,6 +246,9 @@ def balance_step(sweeps: int, left_s: Callable[[], float] = lambda: np.inf) -> S
     the step to its end: all at once, parts of a long graph that lie far apart would each find a
     good placement, but on devices that do not match. Ops then run in the order of their ranks.
 
+    Where memory is short (``room``), a placement is annealed by smoothed times, then again by those
+    that it has, and ops that have room run first. Placements that send little fit best.
+
     Parameters
     ----------
     sweeps : int
@@ -258,11 +260,8 @@ def balance_step(sweeps: int, left_s: Callable[[], float] = lambda: np.inf) -> S
     def step(state: LevelPlan, seed: int, share: float, stop: BoolArray) -> LevelPlan:
         draw, level = np.random.default_rng(seed), state.level
         problem, work_us = level.problem, level.problem.time_us.min(axis=1)
-        is_tight, zone = state.room > 0.0, None
-        if seed % 2 or is_tight:
-            smooth = smooth_shares(problem)
-        if seed % 2:
-            zone = _zone(level, smooth, draw)
+        is_tight = state.room > 0.0
+        zone = _zone(level, draw) if seed % 2 else None
         weights = np.exp(draw.uniform(*np.log(WEIGHTS)))
         if state.weights is not None and draw.random() < SIMILAR:
             weights = state.weights * np.exp(draw.normal(0.0, SPREAD, len(weights)))
@@ -276,23 +275,18 @@ def balance_step(sweeps: int, left_s: Callable[[], float] = lambda: np.inf) -> S
         n_bands = max(int(problem.n_units / n_devices / units_of_band), 2)
         unit_us, device_us = work_us.sum() / n_units, work_us.sum() / n_devices
         warm = zone is None and not tied and draw.random() < WARM
-        moves = min(sweeps * n_units, MOST_MOVES)
+        hot, cold = HOT[warm] * unit_us, COLD * unit_us
         if zone is not None:
-            share_of_work = smooth
             sent_us = (sending + BUSY * crowding) * _message_us(problem)
             hot, cold = ZONE_HOT * sent_us, ZONE_COLD * sent_us
-        else:
-            if is_tight:
-                share_of_work = shares_of_work(_start_us(state), work_us) if warm else smooth
-            else:
-                when = middle_us(problem) if draw.random() < 0.5 else _start_us(state)
-                share_of_work = shares_of_work(when, work_us)
-            hot, cold = HOT[warm] * unit_us, COLD * unit_us
-        span = work_us / max(device_us, 1e-9)
+        share_of_work = level.smooth_shares
+        if zone is None and (warm or not is_tight):
+            by_paths = not is_tight and draw.random() < 0.5
+            when = middle_us(problem) if by_paths else _start_us(state)
+            share_of_work = shares_of_work(when, work_us)
         n_instants = 0 if _fits_together(machine) else INSTANTS
-        begins, ends, stays = _instants(
-            machine, problem.profile.tensor_root, share_of_work, span, n_instants
-        )
+        room = ROOM * machine.capacity_bytes.astype(np.float64)
+        begins, ends, stays = _instants(level, share_of_work, n_instants)
         device = state.device.copy() if warm else _random_placement(machine, draw)
         queue, length = zone or (np.arange(n_units), n_units)
         balance = Balance(
@@ -303,16 +297,13 @@ def balance_step(sweeps: int, left_s: Callable[[], float] = lambda: np.inf) -> S
             ends=ends,
             stays=stays,
             n_instants=n_instants,
-            room=ROOM * machine.capacity_bytes,
-            holding=holding
-            * device_us
-            / np.maximum(machine.capacity_bytes, 1.0) ** 2
-            / max(n_instants, 1),
+            room=room,
+            holding=holding * device_us / INSTANTS / np.maximum(machine.capacity_bytes, 1.0) ** 2,
             sending=sending,
             crowding=crowding,
             hot=hot,
             cold=cold,
-            moves=moves,
+            moves=min(sweeps * n_units, MOST_MOVES),
             begin=0.0,
             end=1.0,
             queue=queue,
@@ -320,7 +311,7 @@ def balance_step(sweeps: int, left_s: Callable[[], float] = lambda: np.inf) -> S
         )
         _anneal_in_time(machine, balance, device, draw, stop, left_s)
         rooms, links = (ROOMS, "fifo") if is_tight else ((0.0,), "priority")
-        placed = LevelPlan(level, state.order, device, engine=BALANCE, weights=weights)
+        placed = LevelPlan(level, state.order, device)
         ordered = (measure(replace(placed, room=room), links) for room in rooms)
         found = replace(min(ordered, key=by_price), engine=BALANCE, weights=weights)
         return min(state, found, key=by_price)
@@ -371,12 +362,10 @@ def _start_us(state: LevelPlan) -> FloatArray:
     return simulate(state.level.problem, plan).op_start_us
 
 
-def _zone(
-    level: Level, share_of_work: FloatArray, draw: np.random.Generator
-) -> tuple[IntArray, int] | None:
+def _zone(level: Level, draw: np.random.Generator) -> tuple[IntArray, int] | None:
     """Sort units by time, and draw the length of a zone; None if it would not be short."""
     profile, unit = level.problem.profile, level.problem.unit
-    queue = np.argsort(np.bincount(unit, share_of_work) / np.bincount(unit), kind="stable")
+    queue = np.argsort(np.bincount(unit, level.smooth_shares) / np.bincount(unit), kind="stable")
     place = inverse(queue)
     ahead = np.abs(place[unit[profile.edge_op]] - place[unit[profile.edge_source]])
     length = ZONE * ahead.mean() * np.exp(draw.normal(0.0, SPREAD)) if len(ahead) else np.inf
@@ -399,23 +388,24 @@ def _fits_together(machine: Machine) -> bool:
 
 
 def _instants(
-    machine: Machine, root: IntArray, share: FloatArray, span: FloatArray, n_instants: int
+    level: Level, share: FloatArray, n_instants: int
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Count the instants before each op, before its end, and those for which a tensor stays.
 
     Parameters
     ----------
-    root : int array, shape (n_tensors,)
-        In whose memory each tensor lies, if all is on one device.
-    share, span : float arrays, shape (n_ops,)
-        The middle of each op, and how long it takes, as shares of the step.
+    share : float array, shape (n_ops,)
+        When the middle of each op runs, as a share of the step.
     """
+    problem, machine, root = level.problem, level.machine, level.problem.profile.tensor_root
+    work_us = problem.time_us.min(axis=1)
+    half = work_us * problem.cluster.n_devices / max(work_us.sum(), 1e-9) / 2
 
     def before(when: FloatArray) -> IntArray:
         counts: IntArray = np.ceil(when * n_instants - 0.5).astype(np.int64)
         return np.clip(counts, 0, n_instants)
 
-    begins, ends = before(share - span / 2), before(share + span / 2)
+    begins, ends = before(share - half), before(share + half)
     n_tensors = len(machine.tensor_op)
     stays, last = np.zeros(n_tensors, np.int64), np.zeros(n_tensors, np.int64)
     np.maximum.at(

@@ -16,7 +16,6 @@ from enplace.machine.heaps import pop_event, push_event
 from enplace.machine.layout import Machine, transfer_us
 from enplace.values.arrays import FloatArray, IntArray
 
-
 ROOMS = (1.0, 0.97, 0.93)
 """Shares of the memory that count as room: not all is known as ops are put in order, and those with
 less room may fit where others do not."""
@@ -41,7 +40,8 @@ def thrifty_start_us(
     left = np.zeros((n_tensors, n_devices), np.int64)  # readers that have not ended, by device
     sending = np.zeros(n_tensors, np.int64)
     waits, ready_us = np.zeros(n_ops, np.int64), np.zeros(n_ops)
-    used, free_lanes, room_bytes = np.zeros(n_devices), m.lanes.copy(), room * m.capacity_bytes
+    used, free_lanes = np.zeros(n_devices), m.lanes.copy()
+    room_bytes = room * m.capacity_bytes.astype(np.float64)
     # A list for each device of the ops that are ready.
     first, after = np.full(n_devices, -1), np.full(n_ops, -1)
     channel_us, arrival_us = np.zeros(m.n_channels), np.zeros(n_devices)
