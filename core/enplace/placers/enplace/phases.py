@@ -62,7 +62,7 @@ BALANCE_PHASES: tuple[tuple[float, int], ...] = ((0.08, 150), (0.2, 300), (0.35,
 """Share of the time at which each phase of balances ends, if there is one, and its sweeps: the
 moves for each unit."""
 
-TIGHT_PHASES = ((0.5, 400),)
+TIGHT_PHASES = ((0.15, 150), (0.5, 400))
 """Those where memory is short."""
 
 MOVE_S, FULL_SWEEPS = 1e-6, 600
@@ -81,7 +81,7 @@ and how many of these phases there must be time for."""
 
 REPAIR_SHARE, TIGHT_REPAIR_SHARE, SLACK = 0.3, 0.1, 0.02
 """Share of the time for repairing the best balance, if it exceeds memory; the same where memory is
-short, again and again until it fits; and the share by which one move may make it longer."""
+short, again and again; and the share by which one move may make it longer."""
 
 PROMISING, WINNING = 1.05, 0.9
 """How long those of the first phase may be for a second, as a multiple of the best plan before; and
@@ -230,22 +230,21 @@ class PhasedSearch:
         return found
 
     def _repair(self, state: LevelPlan, end: float) -> list[LevelPlan]:
-        """Move blocks of a balance that exceeds memory, where memory is short until it fits."""
+        """Move blocks of a balance that exceeds memory.
+
+        Where memory is short, this goes on until it fits; if another plan fits, only while each
+        round removes half of the excess.
+        """
         found, step = [state] * THREADS, blocks_step(state.links, slack=SLACK)
         share = TIGHT_REPAIR_SHARE if self.is_tight else REPAIR_SHARE
         while True:
             end += share
             found = self._run_phase(found, [step] * THREADS, end)
             nearest = min(found, key=by_key)
-            fits = nearest.excess_bytes == 0
-            if not self.is_tight or fits or end >= 1.0 or not self._is_promising(nearest):
+            gains = nearest.excess_bytes <= state.excess_bytes / 2 or not self.incumbent.found.fits
+            if not self.is_tight or nearest.excess_bytes == 0 or end >= 1.0 or not gains:
                 return found
-            found = [nearest] * THREADS
-
-    def _is_promising(self, state: LevelPlan) -> bool:
-        """Whether a state is worth a repair: what fits is longer, even after one."""
-        best = self.incumbent.found
-        return not best.fits or state.priced_us < best.makespan_us
+            state, found = nearest, [nearest] * THREADS
 
     def _states_on(self, level: Level, states: list[LevelPlan]) -> list[LevelPlan]:
         """List the best schedule so far, and those of the states that are on a given level."""
@@ -324,7 +323,8 @@ class PhasedSearch:
         ranked, in_order = best(ranked=True), best(ranked=False)
         self.is_tight |= ranked.excess_bytes > 0
         if self.is_tight:
-            ranked = min([ranked, *(best(ranked=True, room=room) for room in ROOMS)], key=by_key)
+            rooms = ROOMS[:1] if self.incumbent.found.fits else ROOMS
+            ranked = min([ranked, *(best(ranked=True, room=room) for room in rooms)], key=by_key)
         limit = ranked.excess_bytes, ranked.makespan_us * (1 - OWN_ORDER)
         return in_order if in_order.key < limit else ranked
 

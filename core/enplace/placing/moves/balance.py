@@ -178,9 +178,11 @@ def _anneal(
 @loop
 def _count(m: Machine, b: Balance, p: Placed) -> None:  # pragma: no cover - compiled
     """Count the consumers of each tensor, the work and transfers of each band, and memory."""
+    is_limited = b.n_instants > 0
     for op in range(len(p.device)):
         here = p.device[op]
-        _hold_own(m, b, p, op, here, 1.0)
+        if is_limited:
+            _hold_own(m, b, p, op, here, 1.0)
         for i in range(m.in_ptr[op], m.in_ptr[op + 1]):
             tensor = m.in_tensor[i]
             p.users[tensor, here] += 1
@@ -198,7 +200,8 @@ def _count(m: Machine, b: Balance, p: Placed) -> None:  # pragma: no cover - com
         for d in range(len(m.lanes)):
             if d != home and p.users[tensor, d] > 0:
                 _send(m, b, p, tensor, home, d, 1.0)
-            _hold_tensor(m, b, p, tensor, d, 1.0)
+            if is_limited:
+                _hold_tensor(m, b, p, tensor, d, 1.0)
 
 
 @loop

@@ -284,9 +284,9 @@ def balance_step(sweeps: int, left_s: Callable[[], float] = lambda: np.inf) -> S
             by_paths = not is_tight and draw.random() < 0.5
             when = middle_us(problem) if by_paths else _start_us(state)
             share_of_work = shares_of_work(when, work_us)
-        n_instants = 0 if _fits_together(machine) else INSTANTS
         room = ROOM * machine.capacity_bytes.astype(np.float64)
-        begins, ends, stays = _instants(level, share_of_work, n_instants)
+        begins, ends, stays = _instants(level, share_of_work)
+        n_instants = 0 if _always_fits(level.machine, begins, ends, stays) else INSTANTS
         device = state.device.copy() if warm else _random_placement(machine, draw)
         queue, length = zone or (np.arange(n_units), n_units)
         balance = Balance(
@@ -380,16 +380,25 @@ def _message_us(problem: Problem) -> float:
     return float(latency_us + per_byte_us * problem.profile.tensor_bytes.mean())
 
 
-def _fits_together(machine: Machine) -> bool:
-    """Whether each device has room for all that is ever made, so that memory does not matter."""
-    made = np.maximum(machine.held_bytes, machine.copy_bytes).sum()
-    lasting = machine.persistent_bytes.sum() + machine.temporary_bytes.sum()
-    return bool(made + lasting <= machine.capacity_bytes.min())
+def _always_fits(machine: Machine, begins: IntArray, ends: IntArray, stays: IntArray) -> bool:
+    """Whether each device has room for all that is held at any instant, so that no move counts."""
+    until = np.maximum(stays, ends[machine.tensor_op])
+    np.maximum.at(until, _tensor_of_edge(machine), ends[machine.edge_op])
+    change = np.zeros(INSTANTS + 1)
+    n_bytes = np.maximum(machine.held_bytes, machine.copy_bytes)
+    np.add.at(change, begins[machine.tensor_op], n_bytes)
+    np.add.at(change, until, -n_bytes)
+    np.add.at(change, begins, machine.temporary_bytes)
+    np.add.at(change, ends, -machine.temporary_bytes)
+    most = machine.persistent_bytes.sum() + np.cumsum(change).max()
+    return bool(most <= ROOM * machine.capacity_bytes.min())
 
 
-def _instants(
-    level: Level, share: FloatArray, n_instants: int
-) -> tuple[IntArray, IntArray, IntArray]:
+def _tensor_of_edge(machine: Machine) -> IntArray:
+    return np.repeat(np.arange(len(machine.tensor_op)), np.diff(machine.edge_ptr))
+
+
+def _instants(level: Level, share: FloatArray) -> tuple[IntArray, IntArray, IntArray]:
     """Count the instants before each op, before its end, and those for which a tensor stays.
 
     Parameters
@@ -402,8 +411,8 @@ def _instants(
     half = work_us * problem.cluster.n_devices / max(work_us.sum(), 1e-9) / 2
 
     def before(when: FloatArray) -> IntArray:
-        counts: IntArray = np.ceil(when * n_instants - 0.5).astype(np.int64)
-        return np.clip(counts, 0, n_instants)
+        counts: IntArray = np.ceil(when * INSTANTS - 0.5).astype(np.int64)
+        return np.clip(counts, 0, INSTANTS)
 
     begins, ends = before(share - half), before(share + half)
     n_tensors = len(machine.tensor_op)
@@ -411,9 +420,7 @@ def _instants(
     np.maximum.at(
         stays, np.repeat(np.arange(n_tensors), np.diff(machine.hold_ptr)), ends[machine.hold_op]
     )
-    np.maximum.at(
-        last, np.repeat(np.arange(n_tensors), np.diff(machine.edge_ptr)), ends[machine.edge_op]
-    )
+    np.maximum.at(last, _tensor_of_edge(machine), ends[machine.edge_op])
     views = root != np.arange(n_tensors)
     np.maximum.at(stays, root[views], np.maximum(last, ends[machine.tensor_op])[views])
     return begins, ends, stays
