@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What one process has compiled, the hundreds that tests start need not.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-long docs test-tensorflow test-torch gpu-check lint fuzz kills audit wheel folder deb release-notes try-packages
+.PHONY: run test check kernels test-long docs test-tensorflow test-torch gpu-check lint fuzz kills audit wheel folder deb release-notes try-packages
 .PHONY: bench bench-quick clean system
 
 # Without a display the same job runs off-screen and leaves its pictures and files in $(DEMO).
@@ -42,11 +42,16 @@ $(BIN)/lint-imports --no-logo
 endef
 
 test: PACKAGE_LISTS += packaging/debian-test.txt
-test: COMPILE_ARGS := --all
 test: $(VENV)/.installed-test
-	$(check_the_code)
-	$(compile_kernels)
+	$(MAKE) --no-print-directory --jobs=2 check kernels COMPILE_ARGS=--all
 	QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+# Parts of `make test` that each keep one core busy.
+check:
+	$(check_the_code)
+
+kernels:
+	$(compile_kernels)
 
 # What `make test` tests, with ten times as many examples of each property; the tests marked "long",
 # which repeat what others test; then broken files and kills by the thousand. Hours; CI runs it weekly.
