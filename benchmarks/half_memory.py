@@ -19,7 +19,7 @@ from enplace.errors import DoesNotFitError
 from enplace.inputs import usual_method
 from enplace.machine import simulate
 from enplace.mends.search import find_fit
-from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, Stop, place
+from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place
 from enplace.placers.enplace.with_recompute import METHOD
 from enplace.placing.options import OFFLOAD
 from enplace.readers import read_profile
@@ -198,7 +198,7 @@ def _place(
 
 def _cheapest(roomy: Problem, cluster: Cluster, row_s: float) -> tuple[str, float]:
     """Return the fastest change that makes a problem fit, and its step time in ms."""
-    options = PlaceOptions(STEP_TIME, Stop())
+    options = PlaceOptions(STEP_TIME, cpu_limit(None))
     rows = find_fit(roomy, cluster, usual_method, options, row_s).rows
     fitting = [row for row in rows if row.fits and row.change.objective == STEP_TIME]
     if not fitting:

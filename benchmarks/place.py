@@ -82,8 +82,8 @@ def main(report: Report) -> None:
     report.numbers(("profile", "cluster", "method", "ms", "fits", "bound_ms"), raw)
 
 
-def cpu_limit(seconds: float) -> Stop:
-    """Limit the CPU time of all threads, so that a busy machine finds the same."""
+def cpu_limit(seconds: float | None) -> Stop:
+    """Count the CPU time of all threads, and limit it, so that a busy machine finds the same."""
     return Stop(seconds, clock=Stopwatch(time.process_time))
 
 

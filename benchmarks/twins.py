@@ -126,7 +126,7 @@ def _draw_edges(
 
 def main(report: Report) -> None:
     """Report how far above its optimum the plan of each twin is."""
-    limit_s, shares = report.pick(SECONDS, QUICK_S), list[float]()
+    limit_s, raw = report.pick(SECONDS, QUICK_S), list[tuple[str, str, str]]()
     report.text(f"`{DEFAULT_METHOD}` for {limit_s:.0f} s of CPU on the twin of each profile.")
 
     def rows() -> Iterator[list[str]]:
@@ -137,11 +137,12 @@ def main(report: Report) -> None:
             for cluster, path, share in zip(
                 clusters, paths, pool.map(solve, clusters, paths), strict=True
             ):
-                shares.append(share)
+                raw.append((path.name.split(".")[0], cluster, f"{share:.5f}"))
                 yield [path.name.split(".")[0], cluster, f"{100 * share:.2f}"]
 
     report.table(("profile", "cluster", "above the optimum (%)"), rows())
-    report.figure("above the optimum (%)", spread([100 * share for share in shares]))
+    report.figure("above the optimum (%)", spread([100 * float(share) for *_, share in raw]))
+    report.numbers(("profile", "cluster", "above_optimum"), raw)
 
 
 def above_optimum(limit_s: float, cluster: str, path: Path) -> float:
