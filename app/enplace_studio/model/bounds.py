@@ -15,8 +15,8 @@ class Bounds(QObject):
     """The proven lower bounds of the open problems.
 
     A bound takes a linear program, so an edit never waits for one. Constraints only remove plans,
-    so a bound stays valid when constraints are added, until their own, which may be higher, is
-    computed.
+    so a bound stays valid when constraints are added, until their own is computed, which may be
+    higher and is what commands and files show.
 
     Attributes
     ----------
@@ -37,15 +37,16 @@ class Bounds(QObject):
         self.proofs.add(problem, proof)
         self.changed.emit()
 
-    def find_us(self, schedule: Schedule, *, own: bool = False) -> float | None:
-        """Return the best known bound of a plan's rivals; ``changed`` is sent once there is one.
+    def find_us(self, schedule: Schedule) -> float | None:
+        """Return the best known bound of a plan's rivals.
 
-        With ``own``, it is sent again once there is one with all constraints, as commands show it.
+        ``changed`` is sent once there is one with all of their constraints. Of those that are asked
+        for meanwhile the last comes next, so whoever still wants another asks again then.
         """
         problem = rivals_of(schedule)
         proof = self.proofs.known(problem)
-        if (self.proofs.get(problem) if own else proof) is None:
-            self._next = problem  # later requests replace earlier ones
+        if self.proofs.get(problem) is None:
+            self._next = problem
             self._start()
         return None if proof is None else proof.bound_us
 

@@ -70,7 +70,7 @@ class StatusLine(QWidget):
         """Return what is proven of the number shown."""
         if schedule.plan.value_us is not None:
             return schedule.plan.bound_us
-        return self._document.bounds.find_us(schedule, own=True)
+        return self._document.bounds.find_us(schedule)
 
     def _show_solver(self) -> None:
         busy = self._solver.busy

@@ -52,19 +52,12 @@ def test_the_gap_is_measured_from_the_bound(problem, qtbot):
     assert bounds.gap(schedule) == pytest.approx(1 - 20.0 / 30.0)
 
 
-def test_a_pin_keeps_the_bound_without_a_computation(problem, computed):
-    bounds = Bounds()
-    bounds.add(problem, Proof(20.0))
-    assert bounds.find_us(step(problem.constrained(pins={0: 1}))) == 20.0
-    assert computed == []
-
-
-def test_the_bound_of_the_current_plan_is_soon_that_of_its_constraints(problem, computed, qtbot):
+def test_a_bound_holds_after_a_pin_until_that_of_the_pin_is_known(problem, computed, qtbot):
     bounds = Bounds()
     bounds.add(problem, Proof(20.0))
     pinned = problem.constrained(pins={0: 1, 1: 1, 2: 1})
     with qtbot.waitSignal(bounds.changed):
-        assert bounds.find_us(step(pinned), own=True) == 20.0
+        assert bounds.find_us(step(pinned)) == 20.0
     assert computed == [pinned]
     assert bounds.find_us(step(pinned)) == with_bound(step(pinned)).bound_us == 30.0
 
