@@ -7,6 +7,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QLineEdit, QPushButton
 
 from documents import add_plan, chain_document, document_of
+from enplace.machine import simulate
 from enplace.values.problem import THROUGHPUT
 from enplace.writers import write_project
 from enplace_studio.files import session
@@ -51,6 +52,17 @@ def names(view: PlansView) -> list[str]:
 
 def card_of(view: PlansView, name: str):
     return next(card for card in view.cards if card.entry.name == name)
+
+
+def test_each_card_soon_has_the_gap_of_its_plans_own_constraints(open_view):
+    document = three_plans()
+    slow = next(entry for entry in document.plans if entry.name == "plan 1")
+    pinned = simulate(document.problem.constrained(pins={0: 0, 1: 0}), slow.plan)
+    document.bounds.proofs.rivals_us(document.schedule)
+    document.add_plan(PlanEntry("pinned", slow.plan, pinned))
+    view = open_view(document)
+    assert card_of(view, "plan 1").notes[0] == "gap 50.0 %"
+    assert card_of(view, "pinned").notes[0] == "optimal"
 
 
 @pytest.mark.parametrize(("method", "goes_on"), [("enplace", True), ("expert", False)])
