@@ -62,8 +62,9 @@ BALANCE_PHASES: tuple[tuple[float, int], ...] = ((0.08, 150), (0.2, 300), (0.35,
 """Share of the time at which each phase of balances ends, if there is one, and its sweeps: the
 moves for each unit."""
 
-TIGHT_PHASES = ((0.15, 150), (0.5, 400))
-"""Those where memory is short."""
+TIGHT_PHASES, TIGHT_PROMISING = ((0.15, 150), (0.5, 400)), 1.5
+"""Those where memory is short, and how long those of the first may be there for the second, if any
+plan fits, as a multiple of the best plan before."""
 
 MOVE_S, FULL_SWEEPS = 1e-6, 600
 """Seconds that a move of a balance may take, and the sweeps for which a phase must have time on a
@@ -202,7 +203,8 @@ class PhasedSearch:
             thrifty = (replace(state_of(level, plan), room=1.0) for plan in plans)
             best = min([best, *(measure(each, LINKS[0]) for each in thrifty)], key=by_price)
         unknown = replace(best, makespan_us=np.inf, excess_bytes=UNKNOWN, room=float(self.is_tight))
-        found, goal = [unknown] * THREADS, best.priced_us * PROMISING
+        promising = TIGHT_PROMISING if self.is_tight else PROMISING
+        found, goal = [unknown] * THREADS, best.priced_us * promising
         is_large, sweep_s = level.problem.profile.n_ops > FINE, MOVE_S * level.problem.n_units
         phases, least = TIGHT_PHASES if self.is_tight else BALANCE_PHASES, FULL_SWEEPS
         last_s = self._left_s(phases[-1][0])
@@ -219,7 +221,7 @@ class PhasedSearch:
             found = self._run_phase(found, [balance_step(sweeps, left_s)] * THREADS, end)
             best_found = min(found, key=by_price)
             found, after = [best_found] * THREADS, best_found.priced_us
-            if after >= goal:
+            if after >= goal and (not self.is_tight or self.incumbent.found.fits):
                 break
             goal = max(min(best.priced_us, after), best.priced_us * WINNING)
         if self.is_tight:
