@@ -28,7 +28,7 @@ OBJECTIVES = {
 """Titles of the objectives."""
 
 SEARCH, QUICK = "Search as long as you let them", "A good plan at once"
-SPLITTING, BASELINE = "Split large ops as well", "To compare with"
+SPLITTING, BASELINE = "Change the graph as well", "To compare with"
 PURPOSES = (SEARCH, QUICK, SPLITTING, OBJECTIVES[THROUGHPUT], OBJECTIVES[LATENCY], BASELINE)
 """What methods are good for, in the order of the list."""
 
