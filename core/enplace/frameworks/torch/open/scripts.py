@@ -342,8 +342,8 @@ class Watch(Rounds):
             return False
         if not self._wanted.steps:  # only the graph is wanted
             assert self._usual.now is not None
-            if self._recording.modules.ran_idle and self.n_ended < 2:
-                return False  # an evaluation that only this step has
+            if self.n_ended < 2:
+                return False  # the first may have what many scripts do once in a hundred steps
             seen = self.n_ended * len(self._usual.now.step.ops)
             may_differ = max(len(self.kind.numbers), self.kind.n_backward) > 1
             return seen >= FEW_OPS * (MANY if may_differ else 1) or self.n_ended >= PATIENCE

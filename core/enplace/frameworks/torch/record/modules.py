@@ -106,11 +106,6 @@ class Modules:
         return self._shapes or self._idle_shapes or ()
 
     @property
-    def ran_idle(self) -> bool:
-        """Whether a model ran before the one that trains, without gradients or in ``eval``."""
-        return self._idle_shapes is not None
-
-    @property
     def name(self) -> str:
         """The class of the largest root."""
         sized = [(sum(p.numel() for p in root.parameters()), root) for root in self.roots]

@@ -266,12 +266,14 @@ def test_an_evaluation_between_steps_is_no_part_of_the_step(tmp_path):
     assert kinds(step) == kinds(record(script(other, LOOP)))
 
 
-def test_an_evaluation_after_the_first_step_is_no_part_of_an_estimated_step(tmp_path):
+@pytest.mark.parametrize("work", ["model(torch.randn(64, 32))", "[p.norm() for p in weights]"])
+def test_what_follows_the_first_step_alone_is_no_part_of_an_estimated_step(tmp_path, work):
     text = (
         LOOP
-        + """    if step % 50 == 0:
+        + f"""    weights = [*model.parameters()]
+    if step % 50 == 0:
         with torch.no_grad():
-            [model(torch.randn(64, 32)) for _ in range(1000)]
+            [{work} for _ in range(1000)]
 """
     )
     step = record_on_fake_tensors(script(tmp_path, text), ignore).step
