@@ -122,8 +122,9 @@ class Reader:
     """Someone who does what pages say, in a folder, from top to bottom.
 
     Commands of Enplace run in this process, which saves the seconds that they take to start. One
-    that was typed before is not run again: what it wrote is still there. ``enplace profile`` starts
-    TensorFlow anew; ``enplace run`` finds it imported if there is a function ``run_python``.
+    that was typed before, or differs in its time limit only, is not run again: what it wrote is
+    still there. ``enplace profile`` starts TensorFlow anew; ``enplace run`` finds it imported if
+    there is a function ``run_python``.
     """
 
     folder: Path
@@ -147,13 +148,14 @@ class Reader:
         self.said += self._type(last, status, block)
 
     def _type(self, command: str, status: int, block: Block) -> str:
+        command = quick(command)
         if command in self.typed:
             return self.typed[command]
         plain = command.startswith("enplace ")
         do = self._in_this_process if plain else self._as_typed
         if command.startswith("enplace run ") and self.run_python:
             do = self._in_a_warm_process
-        returned, out, err = do(quick(command))
+        returned, out, err = do(command)
         told = f"{block.where}: {command}\n{out}\n{err}"
         assert returned == status, told
         assert "Traceback" not in err, told

@@ -9,6 +9,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
+from enplace.placers.enplace.kernels import load_all_kernels
 from enplace_studio.model.document import Document
 
 GUARD_MS = 300_000
@@ -44,6 +45,12 @@ def no_button_stays_pressed(qapp: object) -> Iterator[None]:
     if QApplication.mouseButtons() != Qt.MouseButton.NoButton:
         QTest.mouseRelease(QWidget(), Qt.MouseButton.LeftButton)
     assert QApplication.mouseButtons() == Qt.MouseButton.NoButton
+
+
+@pytest.fixture(scope="session")
+def loaded_kernels() -> None:
+    """Load the kernels that each worker of a solver needs; workers that are forked have them."""
+    load_all_kernels(lambda _: None)
 
 
 @pytest.fixture

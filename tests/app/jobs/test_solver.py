@@ -17,8 +17,8 @@ from problems import cluster_of, plan_of, profile_of
 
 
 @pytest.fixture(scope="module", autouse=True)
-def forked_workers():
-    """Workers need not import anew what this process has imported."""
+def forked_workers(loaded_kernels):
+    """Workers need not import or load anew what this process has."""
     with pytest.MonkeyPatch.context() as patch:
         fork_workers(patch)
         yield

@@ -11,8 +11,8 @@ from forking import fork_workers
 
 
 @pytest.fixture(autouse=True)
-def forked_workers(monkeypatch):
-    """Workers of a window need not import anew what this process has imported."""
+def forked_workers(monkeypatch, loaded_kernels):
+    """Workers of a window need not import or load anew what this process has."""
     fork_workers(monkeypatch)
 
 
