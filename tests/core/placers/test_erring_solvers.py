@@ -1,6 +1,6 @@
 """If a solver fails or gives a wrong answer, the plan found so far is kept and the reason noted."""
 
-from dataclasses import replace
+from functools import cache
 
 import pytest
 from tests.core.placers.problems import gpus, line
@@ -26,18 +26,29 @@ ERRING = [
 ]
 
 
-@pytest.mark.parametrize(("behaviour", "why"), ERRING)
-@pytest.mark.parametrize("method", METHODS)
-def test_a_failing_solver_costs_neither_the_plan_nor_a_true_bound(
-    method, behaviour, why, gurobi, monkeypatch
-):
-    monkeypatch.setattr("enplace.placing.small.MOST_OPS", 0)  # small problems need no solver
-    gurobi(**behaviour)
+@pytest.fixture(autouse=True)
+def no_small_problems(monkeypatch):
+    """Small problems need no solver."""
+    monkeypatch.setattr("enplace.placing.small.MOST_OPS", 0)
+
+
+def solve(method, **values):
     costs = [3.0 + 2 * (i % 5) for i in range(9)]
     problem = Problem(line(costs, [(i, i + 3, 2) for i in range(6)]), gpus(2))
-    options = PlaceOptions(objective=METHODS[method])
-    free = place(problem, method, options=options).plan
-    plan = place(problem, method, options=replace(options, values={"solver": "Gurobi"})).plan
+    options = PlaceOptions(objective=METHODS[method], values=values)
+    return place(problem, method, options=options).plan
+
+
+solve_freely = cache(solve)
+"""The same with a free solver, once for each method."""
+
+
+@pytest.mark.parametrize(("behaviour", "why"), ERRING)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_failing_solver_costs_neither_the_plan_nor_a_true_bound(method, behaviour, why, gurobi):
+    free = solve_freely(method)
+    gurobi(**behaviour)
+    plan = solve(method, solver="Gurobi")
     assert why in plan.note
     assert free.proven
     assert plan.value_us >= free.value_us * (1 - 1e-5)
