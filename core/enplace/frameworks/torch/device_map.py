@@ -94,7 +94,9 @@ def _find_homes(
     for maker, reader in zip(*ends, strict=True):
         gets[reader].add(maker)
         gives[maker].add(reader)
-    order = sorted({*label[ahead].tolist()}, key=begin.__getitem__)
+    # Data have a higher number than the op that reads them first.
+    ordered = profile.topological_order
+    order = [*dict.fromkeys(label[ordered[ahead[ordered]]].tolist())]
     for labels, others, nearest in ((order, gets, max), (order[::-1], gives, min)):
         for each in labels:
             near = [home[other] for other in others[each] if other in home]
@@ -157,11 +159,16 @@ def _label_blocks(
 ) -> tuple[IntArray, IntArray]:
     """Number the block of each op, or none, and what stays in one place: ops, or whole blocks.
 
-    What holds nothing need not stay in one place, such as a dropout between layers.
+    What holds nothing need not stay in one place, such as a dropout between layers. What takes
+    batches from the same data does: inputs and targets may be parts of one tensor.
     """
     block = np.full(profile.n_ops, NONE)
     blocks, is_variable = _group(profile, unit_of), profile.of_kind(OpKind.VARIABLE)
     label = np.arange(profile.n_ops) + len(blocks)
+    first: dict[str, int] = {}
+    for op, (scope, group) in enumerate(zip(profile.scopes, profile.colocation, strict=True)):
+        if scope == INPUT and group:
+            label[op] = first.setdefault(group, label[op])
     for at, ops in enumerate(blocks):
         block[ops] = at
         if is_variable[ops].any():

@@ -144,3 +144,18 @@ def test_what_reads_no_parameter_is_in_the_block_whose_tensor_it_gets_last():
     assert count_elsewhere(profile, device) == 0
     device[profile.index["loss/mean"]] = 0
     assert count_elsewhere(profile, device) == 1
+
+
+def test_inputs_and_targets_may_be_parts_of_the_same_data_which_have_a_number_after_them():
+    way = ["input/x", "input/data", "input/y", "layer_0/mul", "layer_1/mul", "loss/mean"]
+    edges = [("input/data", "input/x", 0), ("input/data", "input/y", 0)]
+    edges += [(a, b, 8) for a, b in pairwise(["input/x", *way[3:]])] + [("input/y", "loss/mean", 8)]
+    edges += [(f"w{n}", f"layer_{n}/mul", 8) for n in range(2)]
+    tied = dict.fromkeys(way[:3], "input/x")
+    profile = profile_of(dict.fromkeys(["w0", "w1", *way], 1), edges, colocation=tied)
+    scopes = ["layer_0", "layer_1", *(name.rpartition("/")[0] for name in way)]
+    kinds = ("variable", "variable", *[""] * len(way))
+    measured = Measurement(config={PARAMETERS: {"0.w": "w0", "1.w": "w1"}})
+    profile = replace(profile, scopes=tuple(scopes), op_kinds=kinds, measured=measured)
+    groups = [{profile.op_names[op] for op in ops} for ops in find_blocks(profile)]
+    assert groups == [{"w0", *way[:4]}, {"w1", *way[4:]}]

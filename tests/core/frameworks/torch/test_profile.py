@@ -13,6 +13,7 @@ from enplace.frameworks.torch.measure.measure import (
 )
 from enplace.frameworks.torch.measure.profile import graph_of
 from enplace.frameworks.torch.step import (
+    BUFFER,
     GRADIENT,
     INPUT,
     PARAMETER,
@@ -115,6 +116,29 @@ def test_a_tied_weight_is_a_copy_elsewhere_whose_gradient_is_summed_in_the_updat
     total = profile.index["update/embedding/weight/add"]
     assert group[total] == group[weight]
     assert sent[profile.index["gradients/head/mm"], total] == n_bytes
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_other_modules_read_copies_of_a_buffer_that_nothing_changes(is_written):
+    sizes = (2048, 1000, 1000, 1000)
+    roles = ((BUFFER, "angles"), *[("", "")] * 3)
+    storages = tuple(
+        Storage(size, "cpu", number - 2 if number > 1 else -1, 2, *role)
+        for number, (size, role) in enumerate(zip(sizes, roles, strict=True))
+    )
+    ops = tuple(
+        RecordedOp(
+            "mul", f"layers.{n}", "module", "forward", n,
+            reads=((0, 2048), (n + 1, 1000)), makes=(n + 2,), writes=(0,) * (is_written and n),
+        )
+        for n in range(2)
+    )  # fmt: skip
+    profile = ones(Step("rotary", ops, storages))
+    held, first, second = (profile.index[n] for n in ("angles", "layers_0/mul", "layers_1/mul"))
+    group, sent = profile.colocation, {(a, b): n for a, _, b, n in profile.edges.tolist()}
+    assert group[held] == group[first] != ""
+    assert (group[held] == group[second]) == is_written
+    assert sent[held, second] == (0 if is_written else 2048)
 
 
 def test_an_optimiser_is_one_op_for_each_parameter_after_the_whole_backward_pass():

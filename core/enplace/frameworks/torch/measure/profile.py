@@ -3,7 +3,8 @@
 - A parameter is an op of its own that holds its bytes, those of the optimiser's state and, if
   gradients outlive the backward pass, theirs. All that reads or writes it shares its device,
   except for what another module does with it, such as a head that is tied to an embedding. That
-  module reads a copy, and its part of the gradient is summed in the update.
+  module reads a copy, and its part of the gradient is summed in the update. Other modules read
+  copies of a buffer, too, if nothing in the step changes it.
 - A tensor is a storage: what a view shows is read from whoever wrote the storage last. An op that
   changes a tensor in place makes another, which lies in the memory of the one that it read.
 - A tensor that was freed later than its last reader ended is held until the op that ran then.
@@ -355,14 +356,19 @@ class _Builder:
         return stays - read
 
     def _find_readers_elsewhere(self) -> dict[str, set[str]]:
-        """Find, for each parameter, the modules besides its own that read it."""
+        """Find, for each parameter, the modules besides its own that read it.
+
+        So, too, for each buffer that stays as it is, such as a table of angles for all layers.
+        """
+        written = {number for op in self.step.ops for number in op.writes}
         readers: dict[str, dict[str, None]] = defaultdict(dict)
         for op in self.step.ops:
             if op.is_view or op.pass_ == OpPass.UPDATE or not op.module:
                 continue
             for number, _ in op.reads:
                 storage = self.step.storages[number]
-                if storage.role == PARAMETER:
+                is_table = storage.role == BUFFER and number not in written
+                if storage.role == PARAMETER or is_table:
                     readers[storage.owner][op.module] = None
         found = {}
         for owner, modules in readers.items():
@@ -531,7 +537,7 @@ class _Builder:
         if storage.owner in self._variable and number in self._held:
             variable = self._variable[storage.owner]
             is_elsewhere = module in self._elsewhere.get(storage.owner, ())
-            if storage.role == PARAMETER and is_elsewhere and writer is None:
+            if storage.role in (PARAMETER, BUFFER) and is_elsewhere and writer is None:
                 self._read_copy(node, variable, number, module)
                 return
             self._tie(node, variable)

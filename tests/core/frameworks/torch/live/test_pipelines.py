@@ -963,7 +963,7 @@ def pipeline(tmp_path, schedule="1f1b", *words, recompute=(), text=SCRIPT):
     times_us = np.where(np.isnan(profile.time_us), np.nan, 1000.0)
     profile = replace(profile, time_us=times_us)
     problem = make_problem(profile, presets()["cpu-2"], objective="throughput")
-    if schedule in ("interleaved", "zbv") and text == SCRIPT:
+    if (schedule in ("interleaved", "zbv") and text == SCRIPT) or text == TABLES:
         rule = LoadRule(pipeline=schedule, microbatches=4)
         options = PlaceOptions(objective="throughput", values=load_values(rule))
         write_plan(tmp_path / "plan.json", place(problem, "max-load-dp", options=options))
@@ -1057,6 +1057,66 @@ def test_stages_may_give_views(tmp_path, monkeypatch):
     run = run_pipeline(problem, plan, wanted, job, profile, plain, ignore)
     assert run.first_step_difference < 1e-5
     assert run.loss_difference < 1e-4
+    assert run.as_planned
+
+
+TABLES = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x, cos, sin):
+        one, two = self.inner(x).chunk(2, -1)
+        return x + torch.cat([one * cos - two * sin, one * sin + two * cos], -1)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb, self.head = nn.Embedding(16, 8), nn.Linear(8, 16)
+        self.layers = nn.ModuleList([Layer() for _ in range(4)])
+        angles = torch.outer(torch.arange(64.0), torch.arange(1.0, 5.0))
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(self, x):
+        n, x = x.shape[1], self.emb(x)
+        for layer in self.layers:
+            x = layer(x, self.cos[:n], self.sin[:n])
+        return self.head(x)
+
+model = Model()
+optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+data = torch.randint(0, 16, (400,))
+for step in range(12):
+    starts = torch.randint(390, (8,)).tolist()
+    x = torch.stack([data[at : at + 5] for at in starts])
+    y = torch.stack([data[at + 1 : at + 6] for at in starts])
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten()).backward()
+    optimizer.step()
+"""
+
+
+def test_layers_that_read_the_same_tables_are_stages_that_train_like_the_script(
+    tmp_path, monkeypatch
+):
+    """Inputs and targets come from the same data, too, as in most scripts of language models."""
+    fork_ranks(monkeypatch)
+    source, problem, plan, wanted, (profile, job) = pipeline(tmp_path, text=TABLES)
+    homes = {plan.device[problem.profile.index[f"layers_{n}/inner/weight"]] for n in (0, 3)}
+    assert homes == {0, 1}
+    plain = run_plain(source, 4, ignore, drops_out=False)
+    run = run_pipeline(problem, plan, wanted, job, profile, plain, ignore)
+    assert run.first_step_difference < 1e-5
+    assert run.loss_difference < 1e-4
+    assert run.weights_difference < 1e-3
     assert run.as_planned
 
 
