@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -117,7 +116,7 @@ def end_after(run: Callable[[], object], at_exit: Callable[[], object] = lambda:
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except BaseException:
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())  # its script may have one of its own
     finally:
         at_exit()
         sys.stdout.flush()

@@ -126,11 +126,11 @@ def torchrun(tmp_path, *words, options=("--standalone", "--nproc-per-node=2"), b
     )
 
 
-def forked(tmp_path, rank):
+def forked(tmp_path, rank, *words):
     """Return what a process prints, and what both write to standard error, without ``torchrun``."""
     ranks = [sys.executable, forked_ranks.__file__, "--nproc-per-node=2"]
     done = subprocess.run(
-        [*ranks, f"--local-ranks-filter={rank}", "train.py", "plan.json"],
+        [*ranks, f"--local-ranks-filter={rank}", "train.py", "plan.json", *words],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -445,28 +445,38 @@ def test_what_a_stage_cannot_do_is_refused_in_a_line(tmp_path):
         assert why in line
 
 
-def test_where_a_process_dies_or_has_another_plan_nothing_is_left_running(tmp_path):
+def with_a_number(text):
+    """Have each process of a script print its number first."""
+    return text.replace("import sys", "import os, sys\nos.write(1, b'%d\\n' % os.getpid())", 1)
+
+
+def test_where_a_process_dies_nothing_is_left_running(tmp_path):
     made_plan(tmp_path)
-    text = SCRIPT.replace("sys.argv[1], ", "sys.argv[1 + int(os.environ['RANK'])], ")
-    text = text.replace("import sys", "import os, sys\nos.write(1, b'%d\\n' % os.getpid())", 1)
     dies = "os._exit(1 / 0) if 'fails' in sys.argv else os.kill(os.getpid(), 9)"
     dies = f"if os.environ['RANK'] == '1': {dies}"
-    text = text.replace("scheduler.step()", f"scheduler.step()\n        {dies}")
+    text = with_a_number(SCRIPT).replace("scheduler.step()", f"scheduler.step()\n        {dies}")
     (tmp_path / "train.py").write_text(text)
-    (tmp_path / "other.json").write_text((tmp_path / "plan.json").read_text() + "\n")
-    for second, *more in (["plan.json"], ["other.json"], ["plan.json", "fails"]):
-        run = torchrun(tmp_path, "plan.json", second, *more)
+    for words in ([], ["fails"]):
+        run = torchrun(tmp_path, "plan.json", *words)
         out, error = run.communicate(timeout=LONG_S)
         assert run.returncode
-        assert error.count("stage 1 has another plan") == (second == "other.json")
-        assert ("ZeroDivisionError" in error) == bool(more)
-        assert not more or "enplace: " not in error  # the script's own line says why
+        assert ("ZeroDivisionError" in error) == bool(words)
+        assert not words or "enplace: " not in error  # the script's own line says why
         assert_gone(out)
 
 
+def test_where_a_process_has_another_plan_all_end_before_they_train(tmp_path):
+    made_plan(tmp_path)
+    text = SCRIPT.replace("sys.argv[1], ", "sys.argv[1 + int(os.environ['RANK'])], ")
+    (tmp_path / "train.py").write_text(text.replace("import sys", "import os, sys", 1))
+    (tmp_path / "other.json").write_text((tmp_path / "plan.json").read_text() + "\n")
+    out, error = forked(tmp_path, 0, "other.json")
+    assert not out
+    assert error.count("stage 1 has another plan") == 1
+
+
 def test_a_model_that_goes_by_values_ends_all_processes_before_it_is_trained(tmp_path):
-    text = SCRIPT.replace("x = self.emb(x)", "x = self.emb(x[:, : int(x.max())])")
-    text = text.replace("import sys", "import os, sys\nos.write(1, b'%d\\n' % os.getpid())", 1)
+    text = with_a_number(SCRIPT.replace("x = self.emb(x)", "x = self.emb(x[:, : int(x.max())])"))
     line = text[: text.index("x.max()")].count("\n") + 1
     made_plan(tmp_path, text)
     run = torchrun(tmp_path, "plan.json")
