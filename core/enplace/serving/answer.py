@@ -135,9 +135,13 @@ class Serving:
     @cached_property
     def short_commands(self) -> dict[str, str]:
         """The same, with a device map as an expression of Python, for people to paste."""
+        from enplace.writers.layers_per_stage import by_slot
+
         found = {**self.commands}
         if (accelerate := PROGRAMS["device-map"]) in found:
-            found[accelerate] = _as_python(json.loads(found[accelerate]))
+            slot = by_slot(self.result)
+            note = f"# Start Python with {slot}: numbers then follow nvidia-smi.\n" if slot else ""
+            found[accelerate] = note + _as_python(json.loads(found[accelerate]))
         return found
 
     @cached_property

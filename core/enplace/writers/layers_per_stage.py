@@ -184,9 +184,30 @@ def about(result: Result, stages: Sequence[Stage]) -> str:
     text = f"{total} in stages on {listed([label[stage.device] for stage in stages])}."
     gpus = result.schedule.problem.cluster.gpus
     numbers = [gpus.index(stage.device) for stage in stages]
-    if numbers == [*range(len(numbers))]:
-        return text
-    return f"{text} Put CUDA_VISIBLE_DEVICES={','.join(map(str, numbers))} before the command."
+    order = f"CUDA_VISIBLE_DEVICES={','.join(map(str, numbers))}"
+    return f"{text} {_put(result, order if numbers != [*range(len(numbers))] else '')}".rstrip()
+
+
+def by_slot(result: Result) -> str:
+    """Return the variable with which CUDA numbers GPUs as nvidia-smi does; empty if all are alike.
+
+    Otherwise CUDA's first one is the fastest, as in a cluster that was measured.
+    """
+    problem = result.schedule.problem
+    cluster, measured = problem.cluster, problem.measured_profile.measured
+    gpus = [cluster.devices[device] for device in cluster.gpus]
+    n_kinds = len({(each.model, each.capacity_bytes, each.speed) for each in gpus})
+    own = None if measured.estimated else measured.cluster
+    is_measured = own is not None and cluster.name == own.name
+    return "" if n_kinds < 2 or is_measured else "CUDA_DEVICE_ORDER=PCI_BUS_ID"
+
+
+def _put(result: Result, order: str = "") -> str:
+    """Say which variables a command needs, so that it sees GPUs as the plan does; empty if none."""
+    slot = by_slot(result)
+    variables = " ".join(filter(None, (slot, order)))
+    why = " Numbers then follow nvidia-smi; write the cards in its order." if slot else ""
+    return f"Put {variables} before the command.{why}" if variables else ""
 
 
 @exporter_of_stages("vllm", "layers per stage of vLLM", ".vllm.env")
@@ -280,6 +301,7 @@ def llama_flags(result: Result) -> str:
     flags = f"-sm layer -ngl {len(on) + 1 - n_host} -dev {','.join(name[d] for d in order)}"
     lines = [
         f"# {count(len(on), 'layer')}, and the output as one more; the input stays on the CPU.",
+        *(f"# {put}" for put in [_put(result)] if put),
         f"{flags} -ts {','.join(map(str, shares))}",
         *(
             f"-ot 'blk\\.({'|'.join(layers)})\\.={name.get(device, 'CPU')}'"

@@ -54,12 +54,20 @@ def test_each_program_gets_its_own_words(mixed):
     order = [each["label"].removeprefix("GPU ") for each in mixed.devices]
     vllm, flags = mixed.commands["vLLM"], mixed.commands["llama.cpp"]
     assert f"VLLM_PP_LAYER_PARTITION={','.join(map(str, counts))}\n" in vllm
-    assert f"CUDA_VISIBLE_DEVICES={','.join(order)} " in vllm
+    assert f" CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={','.join(order)} " in vllm
     assert "--max-model-len 4096 --max-num-seqs 8" in vllm
     assert f"-dev {','.join(f'CUDA{number}' for number in order)} -ts " in flags
     assert "-c 32768 -np 8" in flags
     device_map = json.loads(mixed.commands["accelerate"])
     assert device_map["model.layers.79"] == device_map["lm_head"] == int(order[-1])
+
+
+@pytest.mark.parametrize(("cards", "differ"), [("rtx-3090,rtx-a6000", True), ("2*l4", False)])
+def test_where_cards_differ_each_program_is_to_number_them_as_they_are_written(cards, differ):
+    """By default, CUDA begins with the fastest."""
+    pasted = ep.plan_serving("llama-3.1-8b", cards, requests=8, context="8k").short_commands
+    assert [*pasted] == ["vLLM", "llama.cpp", "accelerate"]
+    assert all(("CUDA_DEVICE_ORDER=PCI_BUS_ID" in each) == differ for each in pasted.values())
 
 
 def test_what_the_host_cannot_hold_is_on_the_disk_for_accelerate():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from enplace.machine import simulate
+from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from enplace.values.result import Result
 from enplace.writers import exporters
@@ -95,6 +96,21 @@ def test_gpus_in_another_order_are_named():
     result = result_of("222220000")
     assert "Put CUDA_VISIBLE_DEVICES=2,0 before the command." in written("vllm", result)
     assert llama_devices(written("llama-cpp", result), 6) == ["CUDA2"] * 4 + ["CUDA0"] * 3
+
+
+def test_unlike_gpus_are_to_be_numbered_by_their_slots():
+    """By default, CUDA begins with the fastest."""
+    result = result_of("000011111")
+    problem = result.schedule.problem
+    devices = list(problem.cluster.devices)
+    devices[2] = replace(devices[2], speed=2.0)
+    unlike = replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
+    result = Result(simulate(unlike, result.plan))
+    for form in FORMS:
+        assert "Put CUDA_DEVICE_ORDER=PCI_BUS_ID before the command" in written(form, result)
+    own = replace(problem.profile, measured=Measurement(cluster=unlike.cluster))
+    own = Problem(own, unlike.cluster)
+    assert "CUDA_DEVICE_ORDER" not in written("vllm", Result(simulate(own, result.plan)))
 
 
 def test_an_end_of_the_model_may_have_a_stage_of_its_own():

@@ -20,6 +20,7 @@ from enplace.values.problem import THROUGHPUT
 from enplace.values.profile import Profile
 from enplace.values.result import Result
 from enplace.values.splits import rewriting
+from enplace.writers.layers_per_stage import by_slot
 
 PARAMETERS = "parameters"
 """Key of a profile's ``config``: by its path in the model, the op that holds each parameter."""
@@ -239,22 +240,27 @@ def write_map(result: Result) -> str:
 
 
 def about_map(result: Result) -> list[str]:
-    """Say that layers go to and fro between devices; empty if they do not.
+    """Say how Python sees unlike GPUs as the map does, and that layers go to and fro, if they do.
 
     Accelerate hides no transfer.
     """
+    notes = [
+        f"Start Python with {slot}: numbers then follow nvidia-smi; write the cards in its order."
+        for slot in [by_slot(result)]
+        if slot
+    ]
     placed = device_map(result).items()
     layers = [device for name, device in placed if name.rpartition(".")[2].isdecimal()]
     turns = sum(a != b for a, b in pairwise(layers))
     if turns < len({*layers}):
-        return []
+        return notes
     says = (
         f"From layer to layer, the device changes {turns} times. Accelerate runs one device after "
         f"the other, so none of these transfers is hidden"
     )
     if result.plan.objective == THROUGHPUT:
-        return [f"{says}."]
-    return [f"{says}; --objective throughput gives consecutive layers to each device."]
+        return [*notes, f"{says}."]
+    return [*notes, f"{says}; --objective throughput gives consecutive layers to each device."]
 
 
 def device_map(result: Result) -> dict[str, Device]:

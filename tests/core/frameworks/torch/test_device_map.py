@@ -61,6 +61,14 @@ def test_a_map_whose_layers_go_to_and_fro_says_so(problem, tmp_path, monkeypatch
     assert "the device changes 3 times" in note
 
 
+def test_a_map_of_unlike_gpus_says_whose_numbers_it_has(problem, tmp_path):
+    first, *others = problem.cluster.devices
+    cluster = replace(problem.cluster, devices=(replace(first, speed=2.0), *others))
+    result = result_of(Problem(problem.profile, cluster), lambda scope: "blocks_0" in scope)
+    (note,) = exporters()["device-map"].write_to(tmp_path / "map.json", result)
+    assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in note
+
+
 def test_a_divided_block_is_refused_by_name(problem):
     result = result_of(problem, lambda scope: "blocks_0/up" in scope)
     assert "'blocks_0' would be divided" in why_no_map(result)
