@@ -22,6 +22,7 @@ from enplace.text import (
     shows_tie,
     size,
 )
+from enplace.values.constraints import StayClose
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
@@ -112,7 +113,8 @@ def why_stale(problem: Problem, entry: PlanEntry, locks: Sequence[Constraint] = 
         check_plan(problem, entry.plan)
     except EnplaceError:
         broken = broken_kinds(problem, entry.plan, locks)
-        return f"without your {broken[0] if len(broken) == 1 else 'constraints'}"
+        what = broken[0] if len(broken) == 1 else "constraints"
+        return f"without your {what.replace(f'{StayClose.noun}s', 'limit on changes')}"
     return "" if keeps_order(problem, entry.schedule) else "without your order"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from enplace.option import SWITCH
+from enplace.placers import placers
 from enplace.placing.options import STAGE_OPTIONS
 from enplace_studio.model.method_facts import OBJECTIVES
 
@@ -23,16 +24,21 @@ _FIELDS = {
 
 _VALUED = "|".join(name for name in _FIELDS if name not in _SWITCHES)
 _FLAG = rf"--(?:{'|'.join(_SWITCHES)}|(?:{_VALUED}) (?:'[^']*'|[\w%.-]*[\w%]))(?![\w-])"
-_FLAGS = re.compile(rf"{_FLAG}(?: {_FLAG})*")
+_TITLES = {name: each.title for name, each in placers().items() if "-" in name}
+"""Titles of methods whose names are no words."""
+
+_NAMED = re.compile(rf"(?P<flags>{_FLAG}(?: {_FLAG})*)|(?<![\w-])(?:{'|'.join(_TITLES)})(?![\w-])")
 
 
 def in_window_words(text: str) -> str:
-    """Name fields of the window instead of flags of the command line; others stay.
+    """Name fields of the window instead of flags of the command line, and methods by their titles.
 
     >>> in_window_words("make a plan with --objective throughput --pipeline 1f1b")
     'make a plan with “Find: Highest pipeline throughput”, “Pipeline: 1f1b” in Choose method'
     """
-    return _FLAGS.sub(lambda found: _fields(found[0]), text)
+    return _NAMED.sub(
+        lambda found: _fields(found[0]) if found["flags"] else f"“{_TITLES[found[0]]}”", text
+    )
 
 
 def _fields(flags: str) -> str:

@@ -34,6 +34,7 @@ from enplace.errors import CancelledError, EnplaceError, EnplaceWarning
 from enplace.files.outputs import PLAN, SCHEDULE, Kind, check_outputs, keep_replaced
 from enplace.inputs import (
     choose_method,
+    find_profile,
     make_problem,
     method_names,
     read_problem_and_plan,
@@ -197,11 +198,13 @@ def simulate(
     from enplace.bounds import with_bound
     from enplace.machine.check_claims import simulate_given
     from enplace.values.plan import under_policies
+    from enplace.values.problem import Problem
     from enplace.writers.trace import MARK
 
     outputs = [(SCHEDULE, schedule_file), (Kind("trace", MARK), trace_file)]
     check_outputs(outputs, profile, plan, choice["cluster"], force=force)
-    problem, chosen = read_problem_and_plan(profile, plan, **choice)
+    measured = find_profile(profile)
+    problem, chosen = read_problem_and_plan(measured, plan, **choice)
     chosen = under_policies(problem.profile, chosen, policy, links)
     problem = without_split_groups(problem, chosen)
     if pipeline is not None:
@@ -213,9 +216,9 @@ def simulate(
     result = with_bound(simulate_given(problem, chosen))
     written = _write(result, None, schedule_file, trace_file)
     files = {"placement_file": plan, "schedule_file": schedule_file, "trace_file": trace_file}
-    others = find_others(problem, chosen.objective, result.schedule)
-    if chosen.splits:  # the expert places the model; a plan with splits is for another graph
-        others = others._replace(expert=None)
+    # What a plan is compared with is that of the model, whatever the plan splits.
+    model = Problem(measured, problem.cluster) if chosen.splits else problem
+    others = find_others(model, chosen.objective, result.schedule)
     return make_answer(result, others, written, (), **files)
 
 

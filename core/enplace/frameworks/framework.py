@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NoReturn
@@ -220,7 +221,7 @@ class Framework:
     @property
     def is_installed(self) -> bool:
         """Whether it is installed here; looks for it without importing it."""
-        return bool(self.module) and importlib.util.find_spec(self.module) is not None
+        return bool(self.module) and _is_found(self.module)
 
     def check_installed(self) -> None:
         """Refuse what needs it where it is not installed.
@@ -364,3 +365,8 @@ def unknown_framework(name: str) -> Framework:
 
 def _recognise_nothing(path: Path) -> NoReturn:
     raise FileError(f"{path}: no framework opens it")
+
+
+@lru_cache(maxsize=16)  # the studio's menus ask at every edit
+def _is_found(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None

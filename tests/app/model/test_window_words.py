@@ -26,6 +26,10 @@ from enplace_studio.model.window_words import in_window_words
             "a reserve, such as “Reserve: 5%” in the cluster’s editor, keeps",
         ),
         ("ask for --objective latency.", "ask for “Find: Shortest query” in Choose method."),
+        (
+            "even a list schedule was shorter: try enplace-split.",
+            "even a list schedule was shorter: try “Enplace, with ops split”.",
+        ),
         ("its script takes --batch 32 and --pipeline-parallel-size 4",) * 2,
     ],
 )

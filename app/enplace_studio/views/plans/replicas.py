@@ -62,7 +62,7 @@ class Replicas(QWidget):
         if project is None or project.current is None:
             self.hide()
             return
-        problem = project.problem
+        problem = project.model
         plan = project.current.plan
         asked = problem.profile, problem.cluster, plan.objective, plan.load_rule
         if asked != self._asked:
