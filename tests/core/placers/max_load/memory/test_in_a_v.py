@@ -85,7 +85,7 @@ def test_each_stage_in_a_v_trains_something():
 LAYER = st.tuples(*[st.integers(1, 9)] * 3, st.integers(0, 9))
 
 
-@examples(6)
+@examples(4)
 @given(layers=st.lists(LAYER, min_size=4, max_size=6), capacity=st.integers(30, 150))
 def test_no_cut_in_a_v_that_fits_has_a_smaller_load(layers, capacity):
     problem = chain(layers, 2, capacity)

@@ -488,7 +488,7 @@ def least_that_fits_simulated(problem, rule):
     return least_time_us(problem, rule, [*product(contiguous_placements(problem), recomputing)])
 
 
-@examples(8)
+@examples(5)
 @given(
     layers=LAYERS,
     capacity=st.integers(15, 150),
