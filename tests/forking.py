@@ -52,6 +52,7 @@ def start_forked(command: Sequence[str], environment: Mapping[str, str], nested:
                 worker.start_child = start_child  # what is forked starts processes as usual
             _close_all_but(pass_fds)
             _forget_signal_handlers()
+            sys.excepthook = sys.__excepthook__  # not the one of the tests of windows
             os.environ.clear()
             os.environ.update(env)
             tempfile.tempdir = None
