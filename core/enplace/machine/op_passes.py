@@ -115,6 +115,17 @@ def given_by_variables(profile: Profile) -> BoolArray:
     return found
 
 
+def never_changed(profile: Profile) -> BoolArray:
+    """Find the content of variables that the optimiser does not read, such as tables; (n_tensors,).
+
+    Once another device has a copy, no step refreshes it.
+    """
+    given = profile.variable_given[profile.tensor_op]
+    updated = _optimiser_ops(profile)[profile.edge_op]
+    found: BoolArray = (given >= 0) & ~np.isin(given, given[profile.edge_tensor[updated]])
+    return found
+
+
 def _optimiser_ops(profile: Profile) -> BoolArray:
     backward = profile.reach(named_backward(profile))
     return backward & ~_on_the_way_back(profile, backward)

@@ -25,6 +25,9 @@ from enplace.writers.layers_per_stage import by_slot
 PARAMETERS = "parameters"
 """Key of a profile's ``config``: by its path in the model, the op that holds each parameter."""
 
+BUFFER_TYPE = "Buffer"
+"""The type of an op that holds a buffer of the model."""
+
 _NUMBERED = re.compile(r"\w*_\d+")
 _MOST = 3
 
@@ -223,9 +226,14 @@ def why_no_map(result: Result) -> str:
 
 
 def _why_not_shared(profile: Profile, device: Sequence[int]) -> str:
-    """Name a module that reads a parameter of another on a different device; empty if none does."""
+    """Name a module that reads a parameter of another on a different device; empty if none does.
+
+    Accelerate moves what a module gets, such as a buffer of the model.
+    """
     for source, _, op, _ in profile.edges.tolist():
-        if profile.kinds[source] == OpKind.VARIABLE and device[source] != device[op]:
+        is_held = profile.kinds[source] == OpKind.VARIABLE
+        is_parameter = is_held and profile.op_types[source] != BUFFER_TYPE
+        if is_parameter and device[source] != device[op]:
             reader, home = (split_pass(profile.scopes[each])[1] for each in (op, source))
             return (
                 f"'{reader}' reads a weight of '{home}', and accelerate keeps shared weights on "

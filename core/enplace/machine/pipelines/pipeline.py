@@ -24,7 +24,7 @@ import numpy as np
 
 from enplace.errors import ProblemError
 from enplace.machine.host_links import send_us
-from enplace.machine.op_passes import backward_ops, once_per_step
+from enplace.machine.op_passes import backward_ops, never_changed, once_per_step
 from enplace.machine.pipelines.interleaving import Work, order_interleaved
 from enplace.machine.pipelines.loads import (
     COMPUTE,
@@ -492,7 +492,8 @@ def _run_updates(
 
 def exchanges(problem: Problem, device: IntArray, rule: LoadRule) -> tuple[Exchange, ...]:
     """Find what each device sends and receives once per step, as if it began at 0."""
-    profile, once = problem.profile, once_per_step(problem.profile)
+    profile = problem.profile
+    once = once_per_step(profile) & ~never_changed(profile)
     cost_us = np.where(once[:, None], send_us(problem), 0.0)
     parts_us = transfer_parts_us(problem, device, cost_us)
     us = add_up_parts_us(parts_us, rule).sum(axis=1)

@@ -81,6 +81,15 @@ def test_a_weight_that_two_devices_share_is_refused_with_what_mends_it(problem):
     assert "--colocate 'head|embedding'" in why_no_map(result)
 
 
+def test_accelerate_gives_each_device_the_buffer_that_its_modules_get(problem):
+    profile = problem.profile
+    types = list(profile.op_types)
+    types[profile.index["embedding/weight"]] = "Buffer"
+    as_buffer = Problem(replace(profile, op_types=tuple(types)), problem.cluster)
+    result = result_of(as_buffer, lambda scope: "head" in scope)
+    assert why_no_map(result) == ""
+
+
 def test_the_parts_of_a_model_without_blocks_are_named_as_far_as_they_differ():
     placed = {"net.first.weight": 0, "net.first.bias": 0, "net.second.weight": 1, "mask": 1}
     assert folded(placed) == {"net.first": 0, "net.second": 1, "mask": 1}

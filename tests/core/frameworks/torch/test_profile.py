@@ -136,6 +136,7 @@ def test_other_modules_read_copies_of_a_buffer_that_nothing_changes(is_written):
     profile = ones(Step("rotary", ops, storages))
     held, first, second = (profile.index[n] for n in ("angles", "layers_0/mul", "layers_1/mul"))
     group, sent = profile.colocation, {(a, b): n for a, _, b, n in profile.edges.tolist()}
+    assert profile.op_types[held] == "Buffer"
     assert group[held] == group[first] != ""
     assert (group[held] == group[second]) == is_written
     assert sent[held, second] == (0 if is_written else 2048)

@@ -548,7 +548,7 @@ def tied_weight():
         *[("w", "f0", 60), ("w", "f1", 60), ("f0", "f1", 1), ("f1", "gradients/b1", 1)],
         *[("gradients/b1", "gradients/b0", 1), ("gradients/b0", "update/w", 50)],
     ]
-    edges[-1:] = [edges[-1], ("gradients/b1", "update/w", 1)]
+    edges[-1:] = [edges[-1], ("gradients/b1", "update/w", 1), ("w", "update/w", 60)]
     profile = profile_of(times, edges, persistent={"w": 100})
     kinds = ["variable" if name == "w" else "" for name in profile.op_names]
     return replace(profile, op_kinds=tuple(kinds))
@@ -565,3 +565,16 @@ def test_a_tied_weight_crosses_once_per_step_and_is_a_copy():
     assert found.makespan_us == max(slot.finish_us for slot in found.computing[0]) + 1 + 60
     assert [curve.weights_bytes for curve in found.memory] == [150, 60]  # with the gradients' sum
     assert simulate_pipeline(problem, plan, "inference", 4).exchange == ()
+
+
+def test_a_table_that_both_devices_read_is_a_copy_that_no_step_refreshes():
+    times = {"w": 0, "f0": 2, "f1": 3, "gradients/b1": 4, "gradients/b0": 5}
+    edges = [("w", "f0", 60), ("w", "f1", 60), ("f0", "f1", 1), ("f1", "gradients/b1", 1)]
+    edges += [("gradients/b1", "gradients/b0", 1)]
+    profile = profile_of(times, edges, persistent={"w": 100})
+    kinds = ["variable" if name == "w" else "" for name in profile.op_names]
+    problem = Problem(replace(profile, op_kinds=tuple(kinds)), cluster_of(2, b0_us=0.0))
+    plan = plan_of(problem, {name: int("1" in name) for name in profile.op_names})
+    found = simulate_pipeline(problem, plan, "1f1b", 4)
+    assert found.exchange == ()
+    assert [curve.weights_bytes for curve in found.memory] == [100, 60]

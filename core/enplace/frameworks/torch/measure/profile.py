@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from enplace.frameworks.torch.device_map import BUFFER_TYPE
 from enplace.frameworks.torch.measure.costs import Costs
 from enplace.frameworks.torch.measure.loading import told_apart
 from enplace.frameworks.torch.names import UniqueNames, scope_of, scope_of_module
@@ -398,6 +399,7 @@ class _Builder:
         states: dict[str, int] = defaultdict(int)
         bits = self.step.state_bits
         device: dict[str, str] = {}
+        tables = {each.owner for each in self.step.storages if each.role == BUFFER}
         for number, each in enumerate(self.step.storages):
             if number in self._held and each.last >= self._n_ops:
                 held[each.owner] += each.n_bytes
@@ -410,7 +412,8 @@ class _Builder:
             where = OpPass.FORWARD, scope_of_module(path), device[owner]
             if owner in late:
                 gradient = self._add_idle(f"{own}/grad", "Gradient", OpKind.CONSTANT, *where)
-            at = self._add_idle(own, "Parameter", OpKind.VARIABLE, *where)
+            type_ = BUFFER_TYPE if owner in tables else "Parameter"
+            at = self._add_idle(own, type_, OpKind.VARIABLE, *where)
             self._variable[owner], self.nodes[at].persistent_bytes = at, n_bytes
             self.nodes[at].state_bytes = states[owner]
             for number in late.get(owner, ()):
