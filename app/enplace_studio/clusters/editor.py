@@ -7,9 +7,17 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import QModelIndex, QPersistentModelIndex
+from PySide6.QtCore import (
+    QAbstractItemModel,
+    QLocale,
+    QModelIndex,
+    QPersistentModelIndex,
+    QRect,
+    Qt,
+)
 from PySide6.QtWidgets import (
     QAbstractItemView,
+    QCheckBox,
     QComboBox,
     QDialog,
     QFileDialog,
@@ -17,6 +25,7 @@ from PySide6.QtWidgets import (
     QHBoxLayout,
     QHeaderView,
     QLineEdit,
+    QScrollArea,
     QStyledItemDelegate,
     QStyleOptionViewItem,
     QTableWidget,
@@ -34,12 +43,14 @@ from enplace_studio.clusters.link_patterns import (
     ALL,
     CHANNELS,
     EACH_ITS_OWN,
+    JOIN,
     LinkRow,
     choices_of_ends,
     compress,
     expand,
     from_words,
     in_words,
+    split_channels,
 )
 from enplace_studio.clusters.topology import TopologyView
 from enplace_studio.explain.cluster_facts import bandwidth_text, devices_text, memory_text
@@ -54,8 +65,8 @@ MIB = 2**20
 FILE_FILTER = "Clusters (*.json)"
 DEVICE_COLUMNS = ("Name", "Kind", "Memory, MiB", "Reserve, MiB", "Speed", "Lanes", "Chip", "Card")
 LINK_HELP = (
-    "A later line overrides an earlier one. Links on one channel send one at a time: give it a "
-    "name of your own, or several with semicolons between them."
+    "A later line overrides an earlier one. Links that share a channel send one at a time; a link "
+    "may be on several."
 )
 LINK_COLUMNS = ("From", "To", "Latency, µs", "Bandwidth, GB/s", "Channel")
 FROM, TO, CHANNEL = 0, 1, 4
@@ -78,7 +89,7 @@ class ClusterEditor(QDialog):
         self.links.setAccessibleName("Links")
         self.links.setItemDelegateForColumn(FROM, _Choices(self._ends, self.links))
         self.links.setItemDelegateForColumn(TO, _Choices(self._ends, self.links))
-        self.links.setItemDelegateForColumn(CHANNEL, _Choices(self._channels, self.links))
+        self.links.setItemDelegateForColumn(CHANNEL, _Channels(self._channels, self.links))
         self._fault = label("", "bad", wraps=True)
         self.topology, self._about = TopologyView(), paragraph("")
         card = QFrame()
@@ -146,7 +157,7 @@ class ClusterEditor(QDialog):
 
     def _channels(self) -> list[str]:
         """List the channels to choose from: those in use, and the usual ones."""
-        used = [row[CHANNEL] for row in _rows(self.links)]
+        used = [each for row in _rows(self.links) for each in split_channels(row[CHANNEL])]
         return list(dict.fromkeys([CHANNELS[EACH_ITS_OWN], *used, *CHANNELS.values()]))
 
     def read(self) -> Cluster:
@@ -273,6 +284,78 @@ class _Choices(QStyledItemDelegate):
         return field
 
 
+class _Channels(_Choices):
+    """Edits a cell with a box to check for each channel, and a field for another one."""
+
+    def displayText(self, value: Any, locale: QLocale | QLocale.Language) -> str:
+        return " and ".join(split_channels(str(value)))
+
+    def createEditor(
+        self,
+        parent: QWidget,
+        option: QStyleOptionViewItem,
+        index: QModelIndex | QPersistentModelIndex,
+    ) -> QWidget:
+        return ChannelBoxes(self._choices(), split_channels(index.data()), parent)
+
+    def setEditorData(self, editor: QWidget, index: QModelIndex | QPersistentModelIndex) -> None:
+        """Keep the boxes as they were made."""
+
+    def setModelData(
+        self,
+        editor: QWidget,
+        model: QAbstractItemModel,
+        index: QModelIndex | QPersistentModelIndex,
+    ) -> None:
+        assert isinstance(editor, ChannelBoxes)
+        model.setData(index, JOIN.join(editor.chosen))
+
+    def updateEditorGeometry(
+        self,
+        editor: QWidget,
+        option: QStyleOptionViewItem,
+        index: QModelIndex | QPersistentModelIndex,
+    ) -> None:
+        cell, screen = QRect(option.rect), editor.screen().availableGeometry()
+        table = editor.parentWidget()
+        assert table is not None
+        cell.moveTo(table.mapToGlobal(cell.topLeft()))
+        shown = QRect(cell.bottomLeft(), editor.sizeHint().expandedTo(cell.size()))
+        if shown.bottom() > screen.bottom():
+            shown.moveBottom(cell.top())
+        shown.moveRight(min(shown.right(), screen.right()))
+        editor.setGeometry(shown)
+
+
+class ChannelBoxes(QFrame):
+    """A box to check for each channel that a link may be on; a click aside closes them."""
+
+    def __init__(self, names: Sequence[str], chosen: Sequence[str], parent: QWidget) -> None:
+        super().__init__(parent, Qt.WindowType.Popup)
+        self.setProperty("card", True)
+        self.boxes = [QCheckBox(name.replace("&", "&&")) for name in names]
+        for box, name in zip(self.boxes, names, strict=True):
+            box.setChecked(name in chosen)
+        self._names, self.other = names, QLineEdit()
+        self.other.setPlaceholderText("another channel, by a name")
+        self.other.setAccessibleName("Another channel")
+        inner = QWidget()
+        vbox(*self.boxes, on=inner, spacing=4, margins=(10, 8, 10, 4))
+        area = QScrollArea()
+        area.setFrameShape(QFrame.Shape.NoFrame)
+        area.setWidgetResizable(True)
+        area.setWidget(inner)
+        vbox((area, 1), self.other, on=self, margins=(1, 1, 1, 8))
+        self.setFocusProxy(self.boxes[0])
+
+    @property
+    def chosen(self) -> list[str]:
+        """The channels chosen."""
+        boxes = zip(self._names, self.boxes, strict=True)
+        checked = [name for name, box in boxes if box.isChecked()]
+        return list(dict.fromkeys([*checked, *split_channels(self.other.text())]))
+
+
 def _heading(title: str, *actions: tuple[str, Callable[[], None]]) -> QHBoxLayout:
     buttons = [button(text, action) for text, action in actions]
     return hbox(label(title, "title"), (STRETCH, 0), *buttons)
@@ -333,7 +416,7 @@ def _device_of(row: Sequence[str]) -> dict[str, Any]:
 def _link_row(link: dict[str, Any]) -> LinkRow:
     slowness = link["b1_us_per_byte"]
     bandwidth = f"{1e-3 / slowness:.4g}" if slowness else "inf"
-    channels = "; ".join(link["channels"])
+    channels = JOIN.join(link["channels"])
     return (link["from"], link["to"], f"{link['b0_us']:.4g}", bandwidth, channels)
 
 
@@ -346,7 +429,7 @@ def _link_of(row: Sequence[str]) -> dict[str, Any]:
         "to": target,
         "b0_us": _number(latency, where, "latency", low=0),
         "b1_us_per_byte": 1e-3 / gigabytes,
-        "channels": [name.strip() for name in channels.split(";") if name.strip()],
+        "channels": split_channels(channels),
     }
 
 

@@ -3,6 +3,7 @@
 A row is ``(from, to, latency, bandwidth, channels)``, all texts. In a pattern, ``all`` or a name
 with ``*`` stands for every device that it matches, and ``{from}`` and ``{to}`` in the channels for
 the two devices. Of several rows for a pair the last counts. On screen, words stand for patterns.
+Channels are joined by :data:`JOIN`, which nobody has to type.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ CHANNELS = {
     EACH_ITS_OWN: "its own",
     "{from} out": "one out of each device",
     "{to} in": "one into each device",
-    "port {from}; port {to}": "the ports of both",
-    "port {from}": "the port it leaves by",
-    "port {to}": "the port it arrives at",
+    "port {from}": "port of the sender",
+    "port {to}": "port of the receiver",
 }
 """What stands on screen for the channels of a pattern."""
+
+JOIN = "; "
 
 LinkRow = tuple[str, ...]
 
@@ -33,7 +35,13 @@ LinkRow = tuple[str, ...]
 def in_words(row: Sequence[str]) -> LinkRow:
     """Return what is shown of a row."""
     source, target, *cost, channels = row
-    return (end_in_words(source), end_in_words(target), *cost, CHANNELS.get(channels, channels))
+    shown = [CHANNELS.get(each, each) for each in split_channels(channels)]
+    return (end_in_words(source), end_in_words(target), *cost, JOIN.join(shown))
+
+
+def split_channels(channels: str) -> list[str]:
+    """Return the channels of a row, one by one."""
+    return [name.strip() for name in channels.split(JOIN.strip()) if name.strip()]
 
 
 def end_in_words(pattern: str) -> str:
@@ -48,7 +56,8 @@ def from_words(row: Sequence[str]) -> LinkRow:
     """Return the row that is shown so."""
     source, target, *cost, channels = row
     patterns = {words: pattern for pattern, words in CHANNELS.items()}
-    return (_end_of(source), _end_of(target), *cost, patterns.get(channels, channels))
+    meant = [patterns.get(each, each) for each in split_channels(channels)]
+    return (_end_of(source), _end_of(target), *cost, JOIN.join(meant))
 
 
 def _end_of(words: str) -> str:

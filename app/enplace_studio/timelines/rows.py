@@ -139,6 +139,8 @@ def rows_of(
 ) -> list[Row]:
     """Make all rows, top to bottom; the channels of a pair follow its first device.
 
+    Where no GPU has an op, the CPUs are first.
+
     Parameters
     ----------
     group : int array, shape (n_ops,), optional
@@ -152,7 +154,11 @@ def rows_of(
     if queues:
         channels = _with_queues(schedule, channels, group)
     rows: list[Row] = []
-    for device in range(schedule.problem.cluster.n_devices):
+    cluster = schedule.problem.cluster
+    devices = [*range(cluster.n_devices)]
+    if not np.isin(schedule.plan.device, cluster.gpus).any():
+        devices.sort(key=lambda device: device in cluster.gpus)
+    for device in devices:
         rows += _device_rows(schedule, device, group)
         if run is not None:
             rows += _measured_rows(schedule, run, device, group)

@@ -86,12 +86,12 @@ class MoveCard(PointingButton):
 
 def fitted(what: str, among: Sequence[str], width_of: Callable[[str], float], width: float) -> str:
     """Shorten a title only as far as it must be, so that it stays apart from the others."""
-    plain = _SCOPE.sub("", what)  # what kind of op it is says more than the scope within its layer
-    shown = brief(what, width_of, width)
-    if width_of(shown) > width:
-        shown = brief(plain, width_of, width)
-    others = [brief(_SCOPE.sub("", each), width_of, 0) for each in among if each != what]
-    return by_words(shown, others, width_of, width)
+    shown, others = brief(what, width_of, width), [each for each in among if each != what]
+    # What kind of op it is says more than the scope within its layer, if that tells no two apart.
+    plain, plain_others = _SCOPE.sub("", what), [_SCOPE.sub("", each) for each in others]
+    if width_of(shown) > width and plain not in plain_others:
+        shown, others = brief(plain, width_of, width), plain_others
+    return by_words(shown, [brief(each, width_of, 0) for each in others], width_of, width)
 
 
 def what_and_where(title: str) -> tuple[str, str]:

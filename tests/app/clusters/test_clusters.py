@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QAbstractItemDelegate, QComboBox, QFileDialog
 from enplace.errors import EnplaceError
 from enplace.readers.clusters import presets
 from enplace.writers.clusters import cluster_to_json
-from enplace_studio.clusters.editor import ClusterEditor, _link_row
+from enplace_studio.clusters.editor import ChannelBoxes, ClusterEditor, _link_row
 from enplace_studio.clusters.link_patterns import compress, expand, from_words, in_words
 from enplace_studio.clusters.picker import FAMILIES, ClusterChooser
 from enplace_studio.explain.cluster_facts import (
@@ -318,19 +318,30 @@ def test_the_picture_follows_the_tables_and_stays_while_they_are_wrong(qtbot):
     qtbot.waitUntil(lambda: not editor._fault.text())
 
 
-def test_the_ends_and_the_channel_of_a_link_are_chosen_from_lists(editor):
+def test_the_ends_of_a_link_are_chosen_from_a_list(editor):
     editor.show()
-    offered = []
-    for column in (0, 4):
-        editor.links.editItem(editor.links.item(0, column))
-        field = editor.links.findChild(QComboBox)
-        offered.append([field.itemText(at) for at in range(field.count())])
-        field.setCurrentIndex(field.count() - 1)
-        editor.links.commitData(field)
-        editor.links.closeEditor(field, QAbstractItemDelegate.EndEditHint.NoHint)
-        field.setParent(None)
-    ends, channels = offered
+    editor.links.editItem(editor.links.item(0, 0))
+    field = editor.links.findChild(QComboBox)
+    ends = [field.itemText(at) for at in range(field.count())]
     assert ends == ["every device", "every GPU", "every CPU", "GPU:0", "GPU:1", "CPU:0"]
-    assert channels[0] == "its own"
+    field.setCurrentIndex(field.count() - 1)
+    editor.links.commitData(field)
+    editor.links.closeEditor(field, QAbstractItemDelegate.EndEditHint.NoHint)
     assert editor.links.item(0, 0).text() == "CPU:0"
-    assert editor.links.item(0, 4).text() == channels[-1]
+
+
+@pytest.mark.qt_log_ignore("does not support (raise|grabbing)", extend=True)
+def test_the_channels_of_a_link_are_checked_and_another_one_is_named(editor, qtbot):
+    editor.show()
+    before = editor.read().links[0].channels
+    assert len(before) == 1
+    editor.links.editItem(editor.links.item(0, 4))
+    field = editor.links.findChild(ChannelBoxes)
+    assert field.boxes[0].text() == "its own"
+    assert [box.isChecked() for box in field.boxes].count(True) == 1
+    next(box for box in field.boxes if box.text() == "port of the receiver").click()
+    QTest.keyClicks(field.other, "my switch")
+    QTest.keyClick(field.other, Qt.Key.Key_Return)
+    qtbot.waitUntil(lambda: len(editor.read().links[0].channels) == 3)
+    cluster = editor.read()
+    assert "my switch" in [cluster.channels[each] for each in cluster.links[0].channels]

@@ -29,6 +29,12 @@ def test_a_lane_per_device_with_the_channel_between_them():
     assert [row.note for row in rows] == ["39 % busy", "20 B", "20 % busy"]
 
 
+def test_a_plan_without_an_op_on_a_gpu_begins_with_the_cpu():
+    profile = profile_of({}, [("a", "b", 1)], cpu={"a": 10, "b": 10})
+    schedule = document_of(profile, cluster_of(2, cpu_lanes=1), {"a": 2, "b": 2}).schedule
+    assert [row.title for row in rows_of(schedule)] == ["CPU 0", "GPU 0", "GPU 1"]
+
+
 def test_a_plan_that_keeps_outputs_on_the_host_shows_the_transfers_to_it():
     profile = profile_of(
         {"a": 10, "b": 10, "c": 10}, [("a", "b", 50), ("b", "c", 1), ("a", "c", 50)]
@@ -72,7 +78,7 @@ def test_a_cpu_has_a_row_for_each_lane_it_uses():
     times = {f"op{i}": 10.0 for i in range(3)}
     profile = profile_of({}, cpu=times)
     document = document_of(profile, cluster_of(1, cpu_lanes=4), dict.fromkeys(times, 1))
-    assert [row.title for row in rows_of(document.schedule)] == ["GPU 0", "CPU 0", "", ""]
+    assert [row.title for row in rows_of(document.schedule)] == ["CPU 0", "", "", "GPU 0"]
 
 
 def test_an_almost_idle_cpu_is_thin():

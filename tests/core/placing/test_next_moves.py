@@ -25,7 +25,7 @@ from enplace.placing.next_moves import (
 )
 from enplace.placing.next_moves.edits import earlier
 from enplace.placing.next_moves.search import climb
-from enplace.placing.next_moves.words import name
+from enplace.placing.next_moves.words import name, title_apart
 from enplace.placing.stop import Stop
 from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan, follow_graph
@@ -257,6 +257,21 @@ def test_ops_of_several_layers_are_named_by_the_first_and_the_last():
     first = "2 × opa from one / layer 0–1"
     assert named("one/layer0/opa", "one/layer39/opa") == f"{first} to layer 38–39"
     assert named("one/layer0/opa", "two/layer39/opa") == f"{first} to two / layer 38–39"
+
+
+def test_moves_of_as_many_ops_from_and_to_the_same_groups_are_told_apart_by_an_op():
+    names = [f"layer{i}/op{n}" for i in range(4) for n in "abc"]
+    profile = profile_of(dict.fromkeys(names, 10.0), [(a, b, 1) for a, b in pairwise(names)])
+    problem, grouping = Problem(profile, cluster_of(2)), group_ops(profile)
+    before = simulate(problem, plan_of(problem, dict.fromkeys(names, 0)))
+    some = [np.array([n, *range(6, 11)]) for n in range(3)]
+    title = f"{name(profile, some[0], grouping)} → GPU 1"
+    assert title == f"{name(profile, some[1], grouping)} → GPU 1"
+    told = [
+        title_apart(before, grouping, title, ops, [some[n - 1], some[n - 2]])
+        for n, ops in enumerate(some)
+    ]
+    assert told == [f"{grouping.names[n]} and 5 more → GPU 1" for n in range(3)]
 
 
 def test_ops_that_only_the_op_tells_apart_that_they_are_gradients_of_are_named_by_it():

@@ -24,7 +24,7 @@ from enplace_studio.widgets.labels import plain_tip
 from enplace_studio.widgets.theme import theme
 
 HEIGHT, LINE, GAP = 40, 17, 8
-BEFORE = " before "
+BEFORE, OF = " before ", " of "
 NOTHING = 1e-9
 """A smaller share of the step time is an error of rounding."""
 ABOUT_COST = (
@@ -174,5 +174,8 @@ def _draw(
 
 
 def shortened(text: str, metrics: QFontMetricsF, width: float) -> str:
-    """Abbreviate a text that is too wide, then elide its middle."""
-    return by_ends(brief(text, metrics.horizontalAdvance, width), metrics.horizontalAdvance, width)
+    """Abbreviate a text that is too wide, then elide the group of its op, or else its middle."""
+    length = metrics.horizontalAdvance
+    what, of, group = (text := brief(text, length, width)).partition(OF)
+    shown = f"{what}{of}{by_ends(group, length, width - length(what + of))}" if of else text
+    return shown if length(shown) <= width else by_ends(text, length, width)

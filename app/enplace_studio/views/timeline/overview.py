@@ -8,6 +8,7 @@ from PySide6.QtGui import QMouseEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy
 
 from enplace.values.arrays import BoolArray, FloatArray
+from enplace_studio.timelines.rows import Row
 from enplace_studio.views.timeline.canvas import TimelineCanvas
 from enplace_studio.widgets.labels import TipWidget
 from enplace_studio.widgets.theme import theme
@@ -43,10 +44,11 @@ class Overview(TipWidget):
         return QSize(200, ROW_PX * max(len(self._devices), 1) + 2 * MARGIN_PX)
 
     @property
-    def _devices(self) -> list[int]:
-        """Numbers of the lanes of devices."""
-        rows = self._canvas.lanes.rows
-        return [at for at, row in enumerate(rows) if row.is_device and row.is_planned]
+    def _devices(self) -> list[list[Row]]:
+        """The lanes of each device."""
+        rows = [row for row in self._canvas.lanes.rows if row.is_planned]
+        devices = dict.fromkeys(row.device for row in rows)
+        return [[row for row in rows if row.device == device] for device in devices]
 
     @property
     def frame(self) -> QRectF:
@@ -61,9 +63,10 @@ class Overview(TipWidget):
         tokens, px_per_us = theme.tokens, scale.width_px / scale.end_us
         with QPainter(self) as painter:
             painter.fillRect(QRectF(left, 0, scale.width_px, self.height()), tokens.hover)
-            for at, number in enumerate(self._devices):
-                row = self._canvas.lanes.rows[number]
-                busy = _busy(row.start_us * px_per_us, row.finish_us * px_per_us, scale.width_px)
+            for at, lanes in enumerate(self._devices):
+                start_us = np.concatenate([row.start_us for row in lanes])
+                finish_us = np.concatenate([row.finish_us for row in lanes])
+                busy = _busy(start_us * px_per_us, finish_us * px_per_us, scale.width_px)
                 y = MARGIN_PX + at * ROW_PX
                 for x in np.flatnonzero(busy).tolist():
                     painter.fillRect(QRectF(left + x, y, 1, ROW_PX - 1), tokens.dim)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QPushButton, QSizePolicy, QWidget
+from PySide6.QtWidgets import QComboBox, QPushButton, QSizePolicy, QWidget
 
 from enplace.machine.pipelines.loads import busiest_us, max_load_us
 from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule, step_rule
@@ -75,6 +75,8 @@ class PipelineView(QWidget):
         self._background = Background(self)
         self.kind = ElidedCombo()
         self.kind.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        # By itself, it keeps the width that it has without any kinds, once it was asked for it.
+        self.kind.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         self.kind.setAccessibleName("Kind of pipeline")
         self.samples = number_field(1, MOST_SAMPLES, SAMPLES)
         self.samples.setAccessibleName("Samples in the pipeline")

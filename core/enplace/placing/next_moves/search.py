@@ -6,8 +6,9 @@ is offered that does not; of one that does not fit, those that lack the least me
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from enplace.machine.pipelines.pipeline import most_bytes
 from enplace.names.groups import Grouping, open_groups
 from enplace.placing.next_moves.edits import MOVE, SPLIT, Edit, edits_of, graph_of
 from enplace.placing.next_moves.together import moves_together
-from enplace.placing.next_moves.words import reason_of, title_of
+from enplace.placing.next_moves.words import reason_of, title_apart, title_of
 from enplace.placing.stop import Stop
 from enplace.placing.stopwatch import Stopwatch
 from enplace.text import ms, size
@@ -264,7 +265,15 @@ class _Search:
 
     def offers(self) -> tuple[NextMove, ...]:
         """Return the best edits, each with its reason."""
-        return tuple(map(self._offer, self._best[: self._most]))
+        found = [self._offer(each) for each in self._best[: self._most]]
+        alike = Counter(each.title for each in found)
+        return tuple(self._apart(each, found) if alike[each.title] > 1 else each for each in found)
+
+    def _apart(self, move: NextMove, among: Sequence[NextMove]) -> NextMove:
+        """Name a move by an op that only it has of those with the same title."""
+        rest = [each.ops for each in among if each is not move and each.title == move.title]
+        title = title_apart(self.before, self._grouping, move.title, move.ops, rest)
+        return replace(move, title=title)
 
     def _offer(self, priced: _Priced) -> NextMove:
         known = self._told.get(priced)

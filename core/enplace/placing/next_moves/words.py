@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from enplace.machine import CriticalPath, critical_path
@@ -50,6 +52,19 @@ def title_of(before: Schedule, grouping: Grouping, edit: Edit) -> str:
     if not len(edit.others):
         return "Order all ops by urgency"
     return f"{what} before {name(profile, edit.others, grouping)}"
+
+
+def title_apart(
+    before: Schedule, grouping: Grouping, title: str, ops: IntArray, rest: Sequence[IntArray]
+) -> str:
+    """Tell a title from those of others that are the same: by the longest op that only it has."""
+    profile, time_us = before.problem.profile, before.op_finish_us - before.op_start_us
+    own = np.setdiff1d(ops, np.concatenate(rest))
+    if len(own) == 0 or len(ops) == 1:
+        return title
+    longest = own[np.argmax(time_us[own]) :][:1]
+    known = f"{name(profile, longest, grouping)} and {len(ops) - 1:,} more"
+    return title.replace(name(profile, ops, grouping), known, 1)
 
 
 def name(profile: Profile, ops: IntArray, grouping: Grouping) -> str:

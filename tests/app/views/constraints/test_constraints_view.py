@@ -1,5 +1,7 @@
 """The constraints pane: rows, check marks, what they cost, and requests."""
 
+import re
+
 import numpy as np
 import pytest
 from PySide6.QtCore import QPoint, Qt
@@ -309,6 +311,13 @@ def test_an_order_has_a_line_for_each_name_and_its_tip_the_ops_names():
     assert shown.startswith("before Mean ")
     assert metrics.horizontalAdvance(shown) <= width + 1
     assert height_of(text) > height_of("Mean of encoder")
+
+
+def test_an_op_keeps_its_own_name_where_that_of_its_group_does_not_fit():
+    metrics = QFontMetricsF(theme.font(12))
+    text = "before SelectV2 of gradients of encoder / layer 5"
+    width = metrics.horizontalAdvance("before SelectV2 of ∇ … layer 5")
+    assert re.fullmatch("before SelectV2 of ∇.*….*layer 5", shortened(text, metrics, width))
 
 
 def test_costs_wait_until_edits_pause(document, opener, qtbot, monkeypatch):

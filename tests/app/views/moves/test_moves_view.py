@@ -248,6 +248,11 @@ def test_a_title_is_shortened_only_as_far_as_it_must_be(title, room, shown):
     assert fitted(title, [title, *others], len, room) == shown
 
 
+def test_titles_that_only_the_scope_within_a_layer_tells_apart_keep_it():
+    titles = [f"self/{letter}/MatMul of decoder / layer 4 and 9 more" for letter in "qk"]
+    assert len({fitted(title, titles, len, 26) for title in titles}) == 2
+
+
 def test_a_title_that_shares_no_words_keeps_its_beginning_and_whole_words():
     title = "1,683 ops from encoder / layer 5 to softmax"
     assert fitted(title, [title, "MatMul of emb"], len, 22) == "1,683 ops … to softmax"

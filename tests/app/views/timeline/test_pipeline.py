@@ -90,6 +90,11 @@ def test_more_samples_are_simulated_on_request(opened):
     assert view.pipeline.canvas.pipeline.n_microbatches == 3
 
 
+def test_the_kind_is_shown_whole_where_there_is_room(opened):
+    kind = opened([0, 0, 1, 1]).pipeline.kind
+    assert kind.shown_text() == kind.currentText()
+
+
 def test_a_kind_that_does_not_fit_ends_in_an_ellipsis(opened):
     kind = opened([0, 0, 1, 1]).pipeline.kind
     kind.addItem("Training, 1F1B (PipeDream)")
