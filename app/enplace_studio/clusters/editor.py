@@ -68,7 +68,7 @@ LINK_HELP = (
     "A later line overrides an earlier one. Links that share a channel send one at a time; a link "
     "may be on several."
 )
-LINK_COLUMNS = ("From", "To", "Latency, µs", "Bandwidth, GB/s", "Channel")
+LINK_COLUMNS = ("From", "To", "Latency, µs", "Bandwidth, GB/s", "Channels")
 FROM, TO, CHANNEL = 0, 1, 4
 SIZE, PICTURE_PX, CHOICE_PX = (1000, 640), 290, 12
 
@@ -90,6 +90,8 @@ class ClusterEditor(QDialog):
         self.links.setItemDelegateForColumn(FROM, _Choices(self._ends, self.links))
         self.links.setItemDelegateForColumn(TO, _Choices(self._ends, self.links))
         self.links.setItemDelegateForColumn(CHANNEL, _Channels(self._channels, self.links))
+        by_contents = QHeaderView.ResizeMode.ResizeToContents
+        self.links.horizontalHeader().setSectionResizeMode(CHANNEL, by_contents)
         self._fault = label("", "bad", wraps=True)
         self.topology, self._about = TopologyView(), paragraph("")
         card = QFrame()
@@ -337,15 +339,17 @@ class ChannelBoxes(QFrame):
         for box, name in zip(self.boxes, names, strict=True):
             box.setChecked(name in chosen)
         self._names, self.other = names, QLineEdit()
-        self.other.setPlaceholderText("another channel, by a name")
+        self.other.setPlaceholderText("another channel")
         self.other.setAccessibleName("Another channel")
         inner = QWidget()
-        vbox(*self.boxes, on=inner, spacing=4, margins=(10, 8, 10, 4))
+        vbox(*self.boxes, on=inner, spacing=4, margins=(2, 4, 2, 4))
         area = QScrollArea()
         area.setFrameShape(QFrame.Shape.NoFrame)
         area.setWidgetResizable(True)
         area.setWidget(inner)
-        vbox((area, 1), self.other, on=self, margins=(1, 1, 1, 8))
+        area.viewport().setAutoFillBackground(False)
+        inner.setAutoFillBackground(False)  # setWidget has just turned it on
+        vbox((area, 1), self.other, on=self, spacing=4, margins=(8, 4, 8, 8))
         self.setFocusProxy(self.boxes[0])
 
     @property

@@ -88,6 +88,8 @@ class Document(QObject):
     """The user asks about another transfer, or about none."""
     stamp_changed = Signal()
     """Another :class:`Stamp` is offered, or none."""
+    moves_shown_changed = Signal()
+    """The pane of next moves has come into sight, or has gone."""
     marks_changed = Signal(bool)
     """Other moments of the step are pointed at; true if they should come into view."""
     why_wanted = Signal()
@@ -116,6 +118,8 @@ class Document(QObject):
         """The part of the step that is selected in the timeline."""
         self.marks: tuple[Mark, ...] = ()
         """What a reason points at in the timeline."""
+        self.are_moves_shown = False
+        """Whether the pane of next moves is in sight."""
         self.stamp: Stamp | None = None
         """What is offered to the user; its ops are selected."""
         self.path: Path | None = None
@@ -657,6 +661,12 @@ class Document(QObject):
         """Return a plan as it is now: until its turn, a view shows that from before an edit."""
         plans = self.plans
         return entry if entry in plans else next((e for e in plans if e.name == entry.name), None)
+
+    def show_moves(self, are_shown: bool) -> None:
+        """Note whether the pane of next moves is in sight."""
+        if are_shown != self.are_moves_shown:
+            self.are_moves_shown = are_shown
+            self.moves_shown_changed.emit()
 
     # What all requests come to
 

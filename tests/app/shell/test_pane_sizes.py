@@ -134,6 +134,19 @@ def test_what_the_user_asked_for_last_has_the_room(window):
     assert inspector.height() >= inspector.need().wanted or inspector.height() > others
 
 
+def test_selection_offers_to_find_next_moves_while_their_pane_is_out_of_sight(window):
+    window.resize(1440, 900)
+    settle(window)
+    offered = window.panes.views["inspector"]
+    assert "moves" in offered.buttons
+    window.menus.by_id["next-moves"].trigger()
+    settle(window)
+    assert "moves" not in offered.buttons
+    window.panes.docks["moves"].hide()
+    settle(window)
+    assert "moves" in offered.buttons
+
+
 def test_asking_for_next_moves_unfolds_them_and_a_selection_then_leaves_them_in_sight(window):
     window.resize(1440, 900)
     moves = window.panes.views["moves"]

@@ -131,6 +131,7 @@ class InspectorView(ScrollPanel):
             document.notes_changed,
             document.selection_changed,
             document.gap_changed,
+            document.moves_shown_changed,
         )
         document.selection_changed.connect(self._forget_marks)
         document.why_wanted.connect(self._show_why, Qt.ConnectionType.QueuedConnection)
@@ -199,8 +200,9 @@ class InspectorView(ScrollPanel):
                     "Drag them to another device, or press its number, and the step time updates "
                     "at once."
                 )
-            find = partial(self._document.requests.run_action.emit, "next-moves")
-            self.buttons["moves"] = self._add_link("Find the next moves", find, ABOUT_MOVES)
+            if not self._document.are_moves_shown:
+                find = partial(self._document.requests.run_action.emit, "next-moves")
+                self.buttons["moves"] = self._add_link("Find the next moves", find, ABOUT_MOVES)
             self._add_limits(project, current.schedule)
             self._add_notes(all_notes(project))
             if current.plan.splits:

@@ -77,6 +77,7 @@ class MovesView(ScrollPanel):
             return
         project, schedule = self._document.project, self._document.schedule
         is_shown = self.isVisible() and not self.is_folded
+        self._document.show_moves(is_shown)
         is_optimal = is_shown and schedule is not None and self._is_optimal(schedule)
         self.about.setText(OPTIMAL if is_optimal else NO_PLAN)
         self.about.setVisible(is_optimal or schedule is None)
