@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -59,17 +60,23 @@ class Replicas(QWidget):
     def refresh(self) -> None:
         """Predict for the open model and cluster, once there is a plan to compare with."""
         project = self._document.project
-        if project is None or project.current is None:
-            self.hide()
+        current = None if project is None else project.current
+        if project is None or current is None:
+            self._ask((), None)
             return
-        problem = project.model
-        plan = project.current.plan
+        problem, plan = project.model, current.plan
         asked = problem.profile, problem.cluster, plan.objective, plan.load_rule
-        if asked != self._asked:
-            self._asked = asked
-            self._show([])
-            self._background.forget()
-            self._background.start(partial(_predict, problem, plan), self._show)
+        self._ask(asked, partial(_predict, problem, plan))
+
+    def _ask(self, asked: tuple[object, ...], predict: Callable[[], list[_Row]] | None) -> None:
+        """Predict for something else than before; what was shown of that goes."""
+        if asked == self._asked:
+            return
+        self._asked = asked
+        self._show([])
+        self._background.forget()
+        if predict is not None:
+            self._background.start(predict, self._show)
 
     def _show(self, rows: list[_Row]) -> None:
         clear(self._grid)
