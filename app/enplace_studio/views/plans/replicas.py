@@ -55,7 +55,7 @@ class Replicas(QWidget):
         self._grid.setColumnStretch(0, 1)
         self.setToolTip(plain_tip(ABOUT))
         self.hide()
-        call_later(self, self.refresh, document.opened, document.current_changed)
+        call_later(self, self.refresh, document.opened, document.current_changed).start()
 
     def refresh(self) -> None:
         """Predict for the open model and cluster, once there is a plan to compare with."""

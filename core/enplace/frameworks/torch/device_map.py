@@ -237,7 +237,7 @@ def _why_not_shared(profile: Profile, device: Sequence[int]) -> str:
             reader, home = (split_pass(profile.scopes[each])[1] for each in (op, source))
             return (
                 f"'{reader}' reads a weight of '{home}', and accelerate keeps shared weights on "
-                f"one device; make a plan with --colocate '{reader}|{home}'"
+                f"one device; make a plan with --colocate '^{reader}/|^{home}/'"
             )
     return ""
 

@@ -29,10 +29,8 @@ def text_of(lines):
 def test_data_parallelism_is_predicted_for_the_open_cluster(opener, qtbot):
     document = document_of(on_samples(profile_of(WORK)), cluster_of(2), {"a": 0, "b": 0})
     lines = opener(Replicas, document, 260, 60)
-    document.place([0], 1)
     step = ms(mirrored(document.problem).step_time_us)
     qtbot.waitUntil(lambda: f"2 replicas\n{step}" in text_of(lines))
-    document.place([0], 0)
     document.set_cluster(cluster_of(1))
     qtbot.waitUntil(lines.isHidden)
 

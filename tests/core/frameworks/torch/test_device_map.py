@@ -78,7 +78,7 @@ def test_a_divided_block_is_refused_by_name(problem):
 def test_a_weight_that_two_devices_share_is_refused_with_what_mends_it(problem):
     result = result_of(problem, lambda scope: "head" in scope)
     assert "'head' reads a weight of 'embedding'" in why_no_map(result)
-    assert "--colocate 'head|embedding'" in why_no_map(result)
+    assert "--colocate '^head/|^embedding/'" in why_no_map(result)
 
 
 def test_accelerate_gives_each_device_the_buffer_that_its_modules_get(problem):
