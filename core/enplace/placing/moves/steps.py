@@ -51,8 +51,8 @@ of the time left they shall take, as a share."""
 
 WEIGHTS = ((4.0, 0.01, 0.003, 3.0), (120.0, 0.6, 0.6, 100.0))
 """The least and the most units of a device in each band of time, weight of sending, weight of
-crowding, and weight of memory of a balance. With the last one, an excess of all memory over all of
-the step would cost half as much as all work."""
+crowding, and weight of memory of a balance. With a last weight of 1, a device that exceeds its
+memory by as much again, all over the step, would cost half of its work."""
 
 TIGHT_WEIGHTS = (22.0, 0.7, 0.08, 20.0)
 """Weights near which those of a balance are drawn where memory is short: what is sent fills it."""
