@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -60,23 +59,18 @@ class Replicas(QWidget):
     def refresh(self) -> None:
         """Predict for the open model and cluster, once there is a plan to compare with."""
         project = self._document.project
-        current = None if project is None else project.current
-        if project is None or current is None:
-            self._ask((), None)
+        if project is None or project.current is None:
+            self._asked = ()
+            self._background.forget()
+            self._show([])
             return
-        problem, plan = project.model, current.plan
+        problem, plan = project.model, project.current.plan
         asked = problem.profile, problem.cluster, plan.objective, plan.load_rule
-        self._ask(asked, partial(_predict, problem, plan))
-
-    def _ask(self, asked: tuple[object, ...], predict: Callable[[], list[_Row]] | None) -> None:
-        """Predict for something else than before; what was shown of that goes."""
-        if asked == self._asked:
-            return
-        self._asked = asked
-        self._show([])
-        self._background.forget()
-        if predict is not None:
-            self._background.start(predict, self._show)
+        if asked != self._asked:
+            self._asked = asked
+            self._background.forget()
+            self._show([])
+            self._background.start(partial(_predict, problem, plan), self._show)
 
     def _show(self, rows: list[_Row]) -> None:
         clear(self._grid)
