@@ -16,10 +16,12 @@ import hashlib
 import importlib
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import cache, cached_property
 from pathlib import Path
+from threading import get_ident
 from typing import Any, TypeVar, cast
 
 
@@ -202,13 +204,18 @@ numba then does not count references, so reading an array from a tuple costs not
 class _Watcher(event.Listener):
     def __init__(self, begin: Callable[[str], None], end: Callable[[], None]) -> None:
         self._begin, self._end = begin, end
+        self._n_open: Counter[int] = Counter()
+        """How many functions each thread is compiling, of those that began while this watched."""
 
     def on_start(self, event: event.Event) -> None:
         dispatcher = (event.data or {}).get("dispatcher")
+        self._n_open[get_ident()] += 1
         self._begin(dispatcher.py_func.__module__ if dispatcher else "")
 
     def on_end(self, event: event.Event) -> None:
-        self._end()
+        if self._n_open[get_ident()]:  # or it began before, in another thread
+            self._n_open[get_ident()] -= 1
+            self._end()
 
 
 def watch_compiler(

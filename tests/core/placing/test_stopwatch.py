@@ -1,6 +1,7 @@
 """The stopwatch of one run."""
 
 import itertools
+from contextlib import ExitStack
 
 from numba.core import event
 
@@ -29,6 +30,18 @@ def test_a_stopwatch_pauses_while_kernels_are_compiled():
         assert stopwatch.seconds == began_s + 1.0
     with event.trigger_event("numba:compile"):
         assert stopwatch.seconds < stopwatch.seconds, "nobody listens any more"
+
+
+def test_a_function_that_another_thread_began_to_compile_before_stops_no_stopwatch():
+    """Else the search that begins meanwhile would never come to its time limit."""
+    stopwatch = ticking()
+    with ExitStack() as run:
+        with event.trigger_event("numba:compile"):
+            run.enter_context(stopwatch.paused_by_compiler())
+        assert stopwatch.seconds < stopwatch.seconds
+        with event.trigger_event("numba:compile"):
+            assert stopwatch.seconds == stopwatch.seconds
+        assert stopwatch.seconds < stopwatch.seconds
 
 
 def test_a_pause_does_not_count():
