@@ -8,6 +8,9 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
+from enplace.machine.layout import build_machine
+from enplace.machine.memory import find_peak_ops
+from enplace.machine.timing import Timing, new_timing
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.measurement import MeasuredLink
 from enplace.values.plan import LINK_POLICIES, POLICIES, Plan
@@ -108,6 +111,24 @@ def plan_of(problem: Problem, devices: dict[str, int], **settings: str) -> Plan:
     position[profile.topological_order] = np.arange(profile.n_ops)
     device = np.array([devices[name] for name in profile.op_names], dtype=np.int64)
     return Plan(device, position, "hand", **settings)
+
+
+def timing_of(schedule: Schedule) -> Timing:
+    """Return a schedule's times as the compiled search holds them."""
+    timing = new_timing(build_machine(schedule.problem))
+    timing.finish_us[:] = schedule.op_finish_us
+    sent = schedule.transfer_tensor, schedule.transfer_to
+    timing.sent_us[sent] = schedule.transfer_start_us
+    timing.arrival_us[sent] = schedule.transfer_finish_us
+    return timing
+
+
+def ops_at_peak(schedule: Schedule) -> list[int]:
+    """List the ops that hold memory where and when most is lacking, as the search lists them."""
+    profile = schedule.problem.profile
+    ops = np.empty(profile.n_ops + profile.n_tensors + profile.n_edges, dtype=np.int64)
+    machine, device = build_machine(schedule.problem), np.array(schedule.plan.device)
+    return ops[: find_peak_ops(machine, device, timing_of(schedule), ops)].tolist()
 
 
 @st.composite

@@ -6,13 +6,21 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.problems import planned_problems
+from tests.problems import ops_at_peak, planned_problems
 
 from enplace.errors import DoesNotFitError
 from enplace.machine import simulate
 from enplace.machine.layout import build_machine
 from enplace.placing.moves import Accepting, move_blocks
-from enplace.placing.moves.blocks import BLOCK_MOVES, DRAWS, RUN_MOVES, Blocks
+from enplace.placing.moves.blocks import (
+    BLOCK_MOVES,
+    DRAWS,
+    MOST_AT_PEAK,
+    MOST_NEAR,
+    PEAK_MOVES,
+    RUN_MOVES,
+    Blocks,
+)
 from enplace.values.arrays import inverse, offsets
 from enplace.values.plan import LINK_POLICIES, POLICIES, Plan
 from enplace.values.problem import Problem
@@ -39,6 +47,7 @@ class Reference:
         self.order = order.tolist()
         now = device.tolist(), dict(zip(self.order, map(float, range(len(order))), strict=True))
         best = current = None
+        self.at_peak = []
         for attempt in range(self.accepting.rounds + 1):
             device, key = now[0].copy(), now[1].copy()
             if attempt > 0 and not self.move(device, key):
@@ -55,6 +64,7 @@ class Reference:
                 if found[1] > max(limit_us, most_us):
                     continue
             current, now = found, (device, key)
+            self.at_peak = ops_at_peak(schedule) if schedule.excess_bytes > 0 else []
             if best is None or found < best:
                 best, best_device = found, device.copy()
                 self.order = self.sort(self.starts(schedule))
@@ -119,7 +129,10 @@ class Reference:
         return moved
 
     def choose(self, device):
-        """Choose units, and a device for them."""
+        """Choose units, and a device for them; those at a peak that exceeds memory first."""
+        if self.at_peak and self.draw.random() < PEAK_MOVES:
+            to, op = self.below(self.problem.cluster.n_devices), self.below(len(self.at_peak))
+            return self.choose_neighbourhood(device, self.at_peak[op], MOST_AT_PEAK), to
         kind, to = self.draw.random(), self.below(self.problem.cluster.n_devices)
         if kind < BLOCK_MOVES and self.blocks:
             return self.choose_block(), to
@@ -128,7 +141,7 @@ class Reference:
         one, other = self.cut_edge(device)
         if self.draw.random() < 0.5:
             one, other = other, one
-        return self.choose_neighbourhood(device, one), device[other]
+        return self.choose_neighbourhood(device, one, MOST_NEAR), device[other]
 
     def choose_block(self):
         sizes = [len(block) for block in self.blocks]
@@ -151,9 +164,9 @@ class Reference:
                 break
         return source, target
 
-    def choose_neighbourhood(self, device, op):
+    def choose_neighbourhood(self, device, op, bits):
         """Grow a list of units along the graph; a unit may be in it several times."""
-        most = min(1 << self.below(8), self.problem.n_units + 1)
+        most = min(1 << self.below(bits), self.problem.n_units + 1)
         machine = build_machine(self.problem)
         chosen = [int(self.problem.unit[op])]
         for unit in chosen:

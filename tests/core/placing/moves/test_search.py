@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.problems import cluster_of, plan_of, planned_problems, profile_of
+from tests.problems import cluster_of, ops_at_peak, plan_of, planned_problems, profile_of, timing_of
 
 from enplace.errors import DoesNotFitError
 from enplace.machine import simulate
 from enplace.machine.layout import build_machine
-from enplace.machine.memory import find_excess, find_peak_ops
+from enplace.machine.memory import find_excess
 from enplace.machine.placement import PRIORITY
-from enplace.machine.timing import new_timing
 from enplace.placing.moves import Accepting, Annealing, make_level, move_blocks, sweep
 from enplace.placing.moves.order import empty_schedule, find_tails, new_tails, simulate_order
 from enplace.placing.moves.steps import PATIENCE, LevelPlan, new_stop_flag, restarting
@@ -58,19 +57,10 @@ def test_the_excess_equals_that_of_the_memory_curves(planned):
     except DoesNotFitError:
         return
     schedule = simulate(problem, plan)
-    machine = build_machine(problem)
-    timing = new_timing(machine)
-    timing.finish_us[:] = schedule.op_finish_us
-    timing.sent_us[schedule.transfer_tensor, schedule.transfer_to] = schedule.transfer_start_us
-    timing.arrival_us[schedule.transfer_tensor, schedule.transfer_to] = schedule.transfer_finish_us
-    excess = find_excess(machine, np.array(plan.device), timing)
+    excess = find_excess(build_machine(problem), np.array(plan.device), timing_of(schedule))
     assert excess == schedule.excess_bytes
     if excess > 0:
-        profile = problem.profile
-        most = profile.n_ops + profile.n_tensors + profile.n_edges
-        ops = np.empty(most, dtype=np.int64)
-        n_ops = find_peak_ops(machine, np.array(plan.device), timing, ops)
-        assert set(ops[:n_ops].tolist()) == at_highest_peak(schedule)
+        assert set(ops_at_peak(schedule)) == at_highest_peak(schedule)
 
 
 def at_highest_peak(schedule):
