@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -30,6 +31,7 @@ class Modules:
         self._called: list[torch.nn.Module] = []
         self._inside: dict[int, str] = {}
         self._path: dict[int, str] = {}
+        self._shared: dict[int, list[str]] = {}
         self._names: dict[int, str] = {}
         self._kept: list[torch.nn.Module] = []  # or else another might get its number
         self._loose: list[torch.nn.Module] = []
@@ -115,7 +117,8 @@ class Modules:
         if id(module) not in self._path:
             self._add(module)
         self._note_shapes(module, args)
-        self._stack.append(self._path[id(module)])
+        path = self._path[id(module)]
+        self._stack.append(path_below(self.current(), self._shared.get(id(module), [])) or path)
 
     def _note_shapes(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         trains = module.training and torch.is_grad_enabled()
@@ -155,6 +158,8 @@ class Modules:
             self._loose += new
         for path, each in module.named_modules():
             self._path.setdefault(id(each), joined(prefix, path))
+        for number, paths in shared_paths(module).items():
+            self._shared.setdefault(number, [joined(prefix, path) for path in paths])
         named = (*module.named_parameters(), *module.named_buffers())
         for path, tensor in named:
             self._owner.setdefault(id(tensor), joined(prefix, path))
@@ -200,10 +205,29 @@ class Modules:
         """Forget modules without parameters that no model has: a loss may be made in each step."""
         for module in self._loose:
             del self._path[id(module)]
+            self._shared.pop(id(module), None)
             for buffer in module.buffers(recurse=False):
                 self._owner.pop(id(buffer), None)
         self._loose.clear()
         self._loose_prefixes.clear()
+
+
+def shared_paths(model: torch.nn.Module) -> dict[int, list[str]]:
+    """Return all paths of each module without parameters that several modules have, by its id."""
+    found: dict[int, list[str]] = defaultdict(list)
+    for path, module in model.named_modules(remove_duplicate=False):
+        if not any(True for _ in module.parameters()):
+            found[id(module)].append(path)
+    return {number: paths for number, paths in found.items() if len(paths) > 1}
+
+
+def path_below(caller: str | None, paths: Sequence[str]) -> str | None:
+    """Return which path of a shared module is that of a call; None if it has none below the caller.
+
+    Each layer then has its calls of an activation or of a table of positions that all layers share.
+    """
+    begin = f"{caller}." if caller else ""
+    return next((path for path in paths if path.startswith(begin)), None)
 
 
 def _next_prefix(module: torch.nn.Module, numbers: dict[str, int]) -> str:

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from enplace.errors import ClusterError, PlanError
 from enplace.frameworks.torch.names import scope_of_module
-from enplace.frameworks.torch.record.modules import joined
+from enplace.frameworks.torch.record.modules import joined, path_below, shared_paths
 from enplace.frameworks.torch.record.variables import names_of
 from enplace.frameworks.torch.run.forward import ForwardPass
 from enplace.names.passes import BACKWARD, UPDATE
@@ -62,9 +62,9 @@ def modules_in_plan(
             on[scope].add(device)
     if not has_parameters(model, planned, [head]):
         return None
-    scopes = {path: scope_of_module(joined(head, path)) for path, _ in model.named_modules()}
+    modules = dict(model.named_modules(remove_duplicate=False))
+    scopes = {path: scope_of_module(joined(head, path)) for path in modules}
     found = {path: on[scope] for path, scope in scopes.items() if scope in on}
-    modules = dict(model.named_modules())
     divided = [
         path
         for path, devices in found.items()
@@ -193,6 +193,7 @@ class PlacedModules:
         self._forward: ForwardPass | None = None
         self._hooks: list[Any] = []
         self._own = dict(model.named_modules())
+        self._shared = shared_paths(model)
         several = len({*device.values()}) > 1
         self._mode = _Meeting(self) if several else None
         self.move()
@@ -206,7 +207,8 @@ class PlacedModules:
 
     def keep_less(self, splits: Sequence[Split], planned: Collection[str], head: str) -> None:
         """Keep only what a plan keeps of what forward ops make; ``head`` begins their names."""
-        scopes = {path: scope_of_module(joined(head, path)) for path in self._own}
+        paths = dict(self.model.named_modules(remove_duplicate=False))
+        scopes = {path: scope_of_module(joined(head, path)) for path in paths}
         self._forward = made = ForwardPass(splits, planned, lambda: scopes[self._running[-1]])
         if made.has_one_update:  # with several optimisers, the turns go on
             self._hooks.append(register_optimizer_step_post_hook(lambda *_: made.end_step()))
@@ -253,13 +255,14 @@ class PlacedModules:
         """The device of the module that is running; None if it has none."""
         return self.device.get(self._running[-1]) if self._running else None
 
-    def _begin(self, path: str) -> Callable[..., Any]:
-        device = self.device.get(path)
-
+    def _begin(self, first: str) -> Callable[..., Any]:
         def begin(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
             if self._forward is not None and not self._running:
                 self._forward.begin()
+            caller = self._running[-1] if self._running else None
+            path = path_below(caller, self._shared.get(id(module), [])) or first
             self._running.append(path)
+            device = self.device.get(path)
             if device is None:
                 return None
             args, kwargs = self.sent((args, kwargs), device)

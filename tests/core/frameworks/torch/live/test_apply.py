@@ -43,16 +43,17 @@ class Block(nn.Module):
     def __init__(self, n, wide):
         super().__init__()
         self.norm, self.up, self.down = nn.LayerNorm(n), nn.Linear(n, wide), nn.Linear(wide, n)
+        self.between = between
 
     def forward(self, x):
-        return x + self.down(between(self.up(self.norm(x))))
+        return x + self.down(self.between(self.up(self.norm(x))))
 
 if len(sys.argv) > 1:
     import enplace
     enplace.apply(sys.argv[1])
 """
 TEXT = f"""{HEAD}
-between = torch.relu
+between = nn.ReLU()  # one module, which all blocks share
 
 class Model(nn.Module):
     def __init__(self):
@@ -86,7 +87,7 @@ def made_plan(tmp_path, cluster="cpu-2", by_op=False):
     for group in find_modules(profile):
         device[group] = rng.integers(0, 2)
     if by_op:
-        device[profile.index["blocks_1/relu"]] = 1 - device[profile.index["blocks_1/add"]]
+        device[profile.index["blocks_1/between/relu"]] = 1 - device[profile.index["blocks_1/add"]]
     order = follow_graph(profile, np.arange(profile.n_ops))
     plan = tmp_path / "plan.json"
     write_plan(plan, Result(simulate(problem, Plan(device, order, method="test"))))
@@ -103,7 +104,7 @@ def test_a_script_that_applies_a_plan_trains_as_without(tmp_path):
     plain, placed = train(tmp_path), train(tmp_path, plan)
     assert placed.stdout == plain.stdout
     assert len(plain.stdout.splitlines()) == 5
-    assert "Model: 10 of 10 modules on their planned device, 2 devices" in placed.stderr
+    assert "Model: 12 of 12 modules on their planned device, 2 devices" in placed.stderr
     assert "labels of one CPU" in placed.stderr
 
 

@@ -1067,28 +1067,38 @@ from torch import nn
 torch.manual_seed(0)
 torch.set_num_threads(1)
 
-class Layer(nn.Module):
+class Turn(nn.Module):
     def __init__(self):
         super().__init__()
-        self.inner = nn.Linear(8, 8)
-
-    def forward(self, x, cos, sin):
-        one, two = self.inner(x).chunk(2, -1)
-        return x + torch.cat([one * cos - two * sin, one * sin + two * cos], -1)
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.emb, self.head = nn.Embedding(16, 8), nn.Linear(8, 16)
-        self.layers = nn.ModuleList([Layer() for _ in range(4)])
         angles = torch.outer(torch.arange(64.0), torch.arange(1.0, 5.0))
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def forward(self, x):
-        n, x = x.shape[1], self.emb(x)
+        (one, two), n = x.chunk(2, -1), x.shape[1]
+        cos, sin = self.cos[:n], self.sin[:n]
+        return torch.cat([one * cos - two * sin, one * sin + two * cos], -1)
+
+class Layer(nn.Module):
+    def __init__(self, turn):
+        super().__init__()
+        self.inner, self.turn = nn.Linear(8, 8), turn
+
+    def forward(self, x, scale):
+        return x + self.turn(self.inner(x)) * scale
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        turn = Turn()
+        self.emb, self.head = nn.Embedding(16, 8), nn.Linear(8, 16)
+        self.layers = nn.ModuleList([Layer(turn) for _ in range(4)])
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, 8))
+
+    def forward(self, x):
+        x = self.emb(x)
         for layer in self.layers:
-            x = layer(x, self.cos[:n], self.sin[:n])
+            x = layer(x, self.scale)
         return self.head(x)
 
 model = Model()
@@ -1107,7 +1117,10 @@ for step in range(12):
 def test_layers_that_read_the_same_tables_are_stages_that_train_like_the_script(
     tmp_path, monkeypatch
 ):
-    """Inputs and targets come from the same data, too, as in most scripts of language models."""
+    """The model gives one to each layer, and others are in a module that all layers share.
+
+    Inputs and targets come from the same data, too, as in most scripts of language models.
+    """
     fork_ranks(monkeypatch)
     source, problem, plan, wanted, (profile, job) = pipeline(tmp_path, text=TABLES)
     homes = {plan.device[problem.profile.index[f"layers_{n}/inner/weight"]] for n in (0, 3)}
