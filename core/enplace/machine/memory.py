@@ -246,6 +246,8 @@ def _list_ops(
         maker = m.tensor_op[tensor]
         _find_ends(m, device, timing, tensor, stays_us, end_us)
         is_made = device[maker] == worst
+        if is_made and m.held_bytes[tensor] == 0:
+            continue  # it lies in the memory of another
         begin_us = timing.sent_us[tensor, worst]
         if is_made:
             begin_us = timing.finish_us[maker] - m.time_us[maker, worst]

@@ -46,7 +46,7 @@ class Block(nn.Module):
         self.between = between
 
     def forward(self, x):
-        return x + self.down(self.between(self.up(self.norm(x))))
+        return x + 0.5 * self.down(self.between(self.up(self.norm(x))))
 
 if len(sys.argv) > 1:
     import enplace
@@ -87,7 +87,7 @@ def made_plan(tmp_path, cluster="cpu-2", by_op=False):
     for group in find_modules(profile):
         device[group] = rng.integers(0, 2)
     if by_op:
-        device[profile.index["blocks_1/between/relu"]] = 1 - device[profile.index["blocks_1/add"]]
+        device[profile.index["blocks_1/mul"]] = 1 - device[profile.index["blocks_1/add"]]
     order = follow_graph(profile, np.arange(profile.n_ops))
     plan = tmp_path / "plan.json"
     write_plan(plan, Result(simulate(problem, Plan(device, order, method="test"))))
