@@ -20,10 +20,12 @@ Pair = tuple[int, int]
 
 
 def cluster_title(cluster: Cluster) -> str:
-    """Return the beginning of a cluster's description, marked if it was edited."""
+    """Return the beginning of a cluster's description; if edited, marked, with its own number."""
     title = re.split(r"[,.:(] ?(?!\d)", cluster.description, maxsplit=1)[0].strip()
     is_edited = presets().get(cluster.name, cluster) != cluster
-    return (title or cluster.name) + (", edited" if is_edited else "")
+    if is_edited:  # perhaps to another number of GPUs
+        title = re.sub(r"^\d+(?= ×)", f"{len(cluster.gpus)}", title or cluster.name) + ", edited"
+    return title or cluster.name
 
 
 def family(cluster: Cluster) -> str:

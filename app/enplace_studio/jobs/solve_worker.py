@@ -119,8 +119,8 @@ class _Reporter:
         progress, self._held = self._held, None
         if progress is None:
             return
-        keys = ("seconds", "message", "fraction", "objective_us", "bound_us", "engine", "bound_by")
-        details = {"job": self._job, **{key: getattr(progress, key) for key in keys}}
+        known = {key: value for key, value in vars(progress).items() if key != "incumbent"}
+        details = {"job": self._job, **known}
         if progress.incumbent is None:
             self._send(Message("progress", details))
         else:

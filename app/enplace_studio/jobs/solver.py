@@ -129,6 +129,8 @@ class Report:
         The engine of the placer that found each plan of the history; empty if it has only one.
     provers : tuple of str
         The engine that proved each bound; empty for a bound known before the search.
+    fits : bool
+        Whether the best plan so far fits in memory.
     """
 
     message: str
@@ -139,6 +141,7 @@ class Report:
     bounds: tuple[tuple[float, float], ...] = ()
     engines: tuple[str, ...] = ()
     provers: tuple[str, ...] = ()
+    fits: bool = True
 
     @property
     def objective_us(self) -> float | None:
@@ -160,6 +163,7 @@ class Report:
             incumbent=plan or self.incumbent,
             history=history,
             engines=engines,
+            fits=progress["fits"] if plan else self.fits,
         )
         if not progress["bound_us"]:
             return report

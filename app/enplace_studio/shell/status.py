@@ -111,7 +111,8 @@ def solver_state(solver: Solver, project: OpenProject | None) -> str:
     if report.objective_us is not None:
         per = PER.get(solver.aim(job.method, job.objective), "")
         best = f"best {ms(report.objective_us)}{per}"
-        parts.append(f"{best} {other_machine(project, job)}".rstrip())
+        unfit = "" if report.fits else ", does not fit yet"
+        parts.append(f"{best} {other_machine(project, job)}".rstrip() + unfit)
     if solver.waiting:
         parts.append(f"{len(solver.waiting)} more to come")
     return "  ·  ".join(parts)

@@ -308,7 +308,7 @@ class Solving(Part):
         if not job.asked:
             plan = replace(plan, solve_seconds=None)  # how long the reference took tells nothing
         name = ", ".join(filter(None, [name, _asked_grain(job)]))
-        name = distinct_name(name, plan, own, others, note)
+        name = distinct_name(name, plan, own, others)
         if job.start is not None:
             note = "polished"
         elif job.values:
@@ -544,24 +544,14 @@ SHORTEST_LIMIT_S = 2.0
 """A shorter time is that of a quick method, and depends on the load of the machine."""
 
 
-def distinct_name(
-    name: str, plan: Plan, problem: Problem, others: Collection[PlanEntry], way: str = ""
-) -> str:
-    """Add to a name what tells the plan from others of that name, and only that.
-
-    Parameters
-    ----------
-    way : str
-        How the method works, in a few words, in case another method has the same name.
-    """
+def distinct_name(name: str, plan: Plan, problem: Problem, others: Collection[PlanEntry]) -> str:
+    """Add to a name what tells the plan from others of that name, and only that."""
     own = _facets(plan, problem)
     namesakes = [each for each in others if each.name == name or each.name.startswith(f"{name}, ")]
     known = [_facets(each.plan, each.schedule.problem) for each in namesakes]
     taken = {each.name for each in others}
-    methods = {each.plan.method for each in namesakes}
-    differs = [way] if way and methods - {plan.method} else []
     others_have = {what: {each[what] for each in known} - {text} for what, text in own.items()}
-    differs += [text for what, text in own.items() if text and others_have[what]]
+    differs = [text for what, text in own.items() if text and others_have[what]]
     longer = ", ".join([name, *differs]) if name in taken else name
     shorter = ", ".join([name, *(text for text in differs if not text.startswith(("no ", "not ")))])
     runs = [f"{longer}, run {number}" for number in range(2, len(taken) + 2)]

@@ -50,6 +50,7 @@ def progress_bar(
 
     def report(progress: Progress) -> None:
         best = f", {ms(progress.objective_us)}" if progress.objective_us else ""
+        best += "" if progress.fits else ", does not fit yet"
         if progress.fraction is not None:  # a better plan does not show how far the search is
             bar.n = max(done, 0) + progress.fraction
         bar.set_description_str(f"{progress.message}{best}")

@@ -289,8 +289,8 @@ def _more_cards(
         yield replace(
             plain,
             key=f"{k}-gpus{'-recompute' if recompute else ''}",
-            title=f"{count(k - n, 'more GPU')}{' and recomputation' if recompute else ''}, "
-            f"{k} in all",
+            title=f"{count(k - n, 'more GPU')}{' and recomputation' if recompute else ''} "
+            f"({k} in all)",
             make=partial(replace, problem, cluster=more),
             values=values,
             about=about,

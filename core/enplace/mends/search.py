@@ -139,9 +139,9 @@ class Fit:
         known = (
             "Proven: it does not fit as it is" if row.is_proven else "As it is, no plan was found"
         )
-        if not found:
-            return f"{known}. No change that was tried makes it fit."
-        return f"{known}. {found} of the changes below {'fits' if found == 1 else 'fit'}."
+        if len(self.rows) == 1:
+            return f"{known}."
+        return f"{known}. {found or 'None'} of the changes below {'fit' if found > 1 else 'fits'}."
 
     @property
     def notes(self) -> list[str]:

@@ -93,8 +93,9 @@ def _pipeline(problem: Problem, options: PlaceOptions) -> Plan:
             note = NOTHING_FITS if lacking else SLOWED if pace_us else ""
             plan = _plan(problem, placed, pace_us, note, options)
             fraction = (number + 1) / restarts
-            message = "a better local optimum"
-            options.progress(Progress(options.seconds, message, fraction, plan, plan.value_us))
+            message, best_us = "a better local optimum", plan.value_us
+            now = Progress(options.seconds, message, fraction, plan, best_us, fits=found.fits)
+            options.progress(now)
         completed += not stop()
     assert plan is not None  # the first is better than none
     return _with_note(plan, completed, restarts)

@@ -57,6 +57,7 @@ def report_plan(
     bound_us: float | None,
     bound_by: str = "",
     engine: str = "",
+    fits: bool = True,
 ) -> None:
     """Report a better plan, or else a better bound and what proved it."""
     what = "a better plan" if plan else "a better bound"
@@ -69,6 +70,7 @@ def report_plan(
             bound_us=bound_us,
             engine=engine,
             bound_by="" if plan else bound_by,
+            fits=fits,
         )
     )
 
@@ -207,7 +209,8 @@ class BestSchedule(Best[Schedule]):
         if not options.is_quiet:
             proof = options.proofs.known(rivals_of(found))
             bound_us = proof and proof.bound_us
-            report_plan(options, found.plan, found.makespan_us, bound_us, engine=engine)
+            us, fits = found.makespan_us, found.fits
+            report_plan(options, found.plan, us, bound_us, engine=engine, fits=fits)
 
     def _gap(self) -> float:
         """Return how far the step time may be above the best possible, as a share of it.

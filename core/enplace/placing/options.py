@@ -128,6 +128,8 @@ class Progress:
     engine, bound_by : str
         The part of the placer that found the plan, and the part that proved the bound. Empty if the
         placer has no parts, or if the bound was known before the search.
+    fits : bool
+        Whether the incumbent fits in memory.
     """
 
     seconds: float
@@ -138,6 +140,7 @@ class Progress:
     bound_us: float | None = None
     engine: str = ""
     bound_by: str = ""
+    fits: bool = True
 
 
 def _ignore(progress: Progress) -> None:

@@ -170,6 +170,7 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
                 objective_us=step_us,
                 bound_us=exact.bound_us if exact.is_settled and schedule.fits else None,
                 engine=ENGINE if exact.is_settled else "",
+                fits=schedule.fits,
             )
         )
     plan = as_run(schedule.problem.profile, plan)

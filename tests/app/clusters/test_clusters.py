@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QAbstractItemDelegate, QComboBox, QFileDialog
 
 from enplace.errors import EnplaceError
 from enplace.readers.clusters import presets
+from enplace.values.cluster_variants import with_gpus
 from enplace.writers.clusters import cluster_to_json
 from enplace_studio.clusters.editor import ChannelBoxes, ClusterEditor, _link_row
 from enplace_studio.clusters.link_patterns import compress, expand, from_words, in_words
@@ -281,6 +282,7 @@ def test_an_edited_preset_is_marked_as_edited():
         pesto, devices=(replace(pesto.devices[0], capacity_bytes=1 << 31), *pesto.devices[1:])
     )
     assert cluster_title(smaller) == f"{cluster_title(pesto)}, edited"
+    assert cluster_title(with_gpus(pesto, 3)) == f"3{cluster_title(pesto)[1:]}, edited"
 
 
 def test_an_amount_of_memory_finds_no_larger_ones(qtbot):

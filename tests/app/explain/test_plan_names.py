@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 from enplace.machine import simulate
+from enplace.placers import placers
 from enplace.readers.clusters import presets
 from enplace.values.constraints import Constraints
 from enplace.values.problem import Problem
 from enplace.values.splits import Split, part_names
 from enplace_studio.explain.cluster_facts import cluster_title
+from enplace_studio.explain.titles import short_title
 from enplace_studio.model.open_project import PlanEntry
 from enplace_studio.solve.solving import distinct_name
 from problems import cluster_of, plan_of, profile_of
@@ -65,10 +67,9 @@ def test_a_plan_that_differs_in_nothing_is_another_run():
     assert name_of([FIRST, again], solve_s=9.9) == "Enplace, run 3"
 
 
-def test_two_methods_of_one_name_say_how_they_work():
-    plan = replace(FIRST.plan, method="enplace-split")
-    name = distinct_name("Enplace", plan, FIRST.schedule.problem, [FIRST], "with ops split")
-    assert name == "Enplace, with ops split"
+def test_no_two_methods_have_one_name():
+    names = [short_title(placer.title) for placer in placers().values()]
+    assert sorted({*names}) == sorted(names)
 
 
 def test_what_is_asked_of_a_split_op_is_counted_once():

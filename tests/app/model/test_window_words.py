@@ -28,7 +28,7 @@ from enplace_studio.model.window_words import in_window_words
         ("ask for --objective latency.", "ask for “Find: Shortest query” in Choose method."),
         (
             "even a list schedule was shorter: try enplace-split.",
-            "even a list schedule was shorter: try “Enplace, with ops split”.",
+            "even a list schedule was shorter: try “Enplace with split ops”.",
         ),
         ("its script takes --batch 32 and --pipeline-parallel-size 4",) * 2,
     ],

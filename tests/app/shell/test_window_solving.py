@@ -506,7 +506,7 @@ def test_a_running_search_shows_its_best_plan_next_to_the_experts(window, qtbot)
         "objective_us": 90e3,
         "bound_us": 80e3,
     }
-    progress |= {"engine": "blocks", "bound_by": ""}
+    progress |= {"engine": "blocks", "bound_by": "", "fits": True}
     first = {**progress, "objective_us": 95e3, "engine": "list schedules"}
     report = Report("").then(first, None).then(progress, None)
     solver.report = report.then({**progress, "objective_us": None, "bound_us": None}, None)
@@ -519,6 +519,10 @@ def test_a_running_search_shows_its_best_plan_next_to_the_experts(window, qtbot)
     solver.report = solver.report.then(proven, None)
     solver.changed.emit()
     assert live.bound.text() == "proven not below 85.0 ms by ◆ CP-SAT"
+    found = window.document.current.plan
+    solver.report = solver.report.then({**progress, "fits": False}, found)
+    solver.changed.emit()
+    assert live.standing.text() == "does not fit yet"
     solver.job = None
     solver.changed.emit()
     assert not live.isVisible()
@@ -579,7 +583,7 @@ def test_a_finished_search_has_one_card_that_says_who_found_its_plan_and_continu
     problem = window.document.problem
     found = replace(window.document.current.plan, method="enplace", solve_seconds=10.0)
     progress = {"message": "", "fraction": None, "seconds": 1.0, "objective_us": 90e3}
-    progress |= {"bound_us": None, "engine": "blocks", "bound_by": ""}
+    progress |= {"bound_us": None, "engine": "blocks", "bound_by": "", "fits": True}
     solver.job = job = Job(1, problem, "enplace", 10.0, True)
     solver._started_s -= 5
     solver.report = Report("").then(progress, found)

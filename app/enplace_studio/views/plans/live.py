@@ -102,9 +102,8 @@ class LiveCard(QFrame):
         self.step.setText("" if best_us is None else ms(best_us))
         self.state.set_text(self._elapsed(search))
         expert_us = self._expert_us(job)
-        self._show_standing(
-            best_us, expert_us, PER.get(self._solver.aim(job.method, job.objective), "")
-        )
+        per = PER.get(self._solver.aim(job.method, job.objective), "")
+        self._show_standing(report, expert_us, per)
         self.bound.setText(bound_line(report) or report.message)
         self.setToolTip(plain_tip(engines_line(report, job.start)))
         self.curve.setVisible(bool(report.history))
@@ -130,7 +129,12 @@ class LiveCard(QFrame):
             spent += f" of {limit_s:.0f} s"
         return estimated + (f"{other}, {spent}" if other else spent)
 
-    def _show_standing(self, best_us: float | None, expert_us: float | None, per: str) -> None:
+    def _show_standing(self, report: Report, expert_us: float | None, per: str) -> None:
+        best_us = report.objective_us
+        if not report.fits:
+            set_role(self.standing, "bad")
+            self.standing.setText("does not fit yet")
+            return
         if best_us is None or expert_us is None:
             set_role(self.standing, "dim")
             self.standing.setText("" if best_us is None else per.replace("/", "per "))

@@ -57,7 +57,7 @@ from enplace.placing.registry import (
     WARM_START,
     placer,
 )
-from enplace.text import listed
+from enplace.text import count
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem, split_problem
 from enplace.values.splits import has_parts
@@ -112,7 +112,7 @@ def improve(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
     """Search from the list schedules; return the best plan, with a note on what went wrong."""
     incumbent = BestSchedule(options, start.best)
     left_out, nothing_fits = list(start.left_out), False
-    too_slow: list[str] = []
+    too_slow = ""
     if problem.cluster.n_devices > 1 and not incumbent.is_optimal:
         try:
             # Merging a large graph takes long.
@@ -120,12 +120,13 @@ def improve(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
                 nothing_fits, failures = _search(problem, incumbent, start.plans, options)
                 left_out += failures
             else:
-                too_slow = [*start.too_slow, "the search"]
+                methods = f"{count(start.n_too_slow, 'method')} and " if start.n_too_slow else ""
+                too_slow = f"There was too little time for {methods}the search."
         except EnplaceError as error:  # the best plan so far is still valid
             left_out.append(f"the search ({error})")
     notes = [NOTHING_FITS] if nothing_fits else []
     notes += [f"Left out: {'; '.join(left_out)}."] if left_out else []
-    notes += [f"There was too little time for {listed(too_slow)}."] if too_slow else []
+    notes += [too_slow] if too_slow else []
     plan = incumbent.found.plan
     return replace(plan.with_notes(*notes), nothing_fits=nothing_fits) if notes else plan
 

@@ -106,14 +106,14 @@ class Start:
         All list schedules, for further starts.
     left_out : tuple of str
         The methods that failed, each with the reason.
-    too_slow : tuple of str
-        The methods that there was no time for.
+    n_too_slow : int
+        How many methods there was no time for.
     """
 
     best: Schedule
     plans: tuple[Plan, ...]
     left_out: tuple[str, ...]
-    too_slow: tuple[str, ...]
+    n_too_slow: int
 
 
 def find_start(problem: Problem, options: PlaceOptions) -> Start:
@@ -149,8 +149,8 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
         plans.append(plan)
         best.offer(simulate(problem, plan), LISTS)
     _repair(problem, plans, best, options)
-    too_slow = () if best.is_close else tuple(methods)
-    return Start(best.found, tuple(plans), tuple(left_out), too_slow)
+    n_too_slow = 0 if best.is_close else len(methods)
+    return Start(best.found, tuple(plans), tuple(left_out), n_too_slow)
 
 
 def _fill_memory(

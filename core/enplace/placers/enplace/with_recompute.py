@@ -85,7 +85,7 @@ class _Set:
 
 @placer(
     METHOD,
-    title="Enplace, with recomputation",
+    title="Enplace with recomputation",
     good=(
         "Where a training step does not fit: forward ops run again just before the backward ops "
         "that read what they make, instead of keeping that. Where it fits, it finds what enplace "
@@ -102,7 +102,7 @@ def enplace_recompute(problem: Problem, options: PlaceOptions) -> Plan:
 
 @placer(
     OFFLOADING,
-    title="Enplace, with the host's memory",
+    title="Enplace with host memory",
     good=(
         "Where a training step does not fit, and the GPUs have a host: what forward ops make is "
         "sent there, and fetched in time for the backward ops that read it. While the link has "
@@ -163,7 +163,7 @@ def _search(method: str, kept: Kept, options: PlaceOptions) -> Plan:
             continue
         graph = split_graph(problem, splits)
         given = replace(best.found.plan, splits=())
-        found = Start(simulate(graph, given), (given,), (), ())
+        found = Start(simulate(graph, given), (given,), (), 0)
         plan = _unproven(improve(graph, found, of_model(options, method, splits)))
         best.offer(simulate(problem, replace(plan, splits=splits)))
     return replace(best.found.plan, method=method)

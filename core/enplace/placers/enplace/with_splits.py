@@ -27,7 +27,7 @@ SPLIT_SHARE = 0.3
 
 @placer(
     METHOD,
-    title="Enplace, with ops split",
+    title="Enplace with split ops",
     good=(
         "Where a few long ops, such as large convolutions and matrix products, hold up the "
         "whole step: it may then be several times shorter than with enplace. Where nothing is "

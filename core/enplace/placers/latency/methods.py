@@ -104,7 +104,7 @@ def latency_ip(problem: Problem, options: PlaceOptions) -> Plan:
 
 @placer(
     "latency-ip-q",
-    title="Latency IP, two subgraphs for each accelerator",
+    title="Latency IP (two subgraphs), for each accelerator",
     good=(
         "Where it helps that an accelerator works twice on a query, in between waiting for "
         "another. It has more to search than latency-ip; on the paper's inputs, both find the "

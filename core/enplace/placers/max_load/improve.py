@@ -328,7 +328,7 @@ class _Improver:
             is_better = value_us < best_us * (1 - BETTER)
         if is_better:
             self.plan, self.lacks = plan, lacks
-            report_plan(self.options, plan, value_us, plan.bound_us)
+            report_plan(self.options, plan, value_us, plan.bound_us, fits=self.fits)
         return lacks <= (0.0, 0.0)
 
     def _offer_device(self, device: IntArray) -> bool:

@@ -141,7 +141,7 @@ def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
 
 @placer(
     "max-load-ip-noncontiguous",
-    title="Max-load IP, not contiguous",
+    title="Max-load IP (not contiguous)",
     good=(
         "When throughput is all that counts, and a device may work on a sample more than once: "
         "no other method has smaller loads. The stages are more, so each sample takes longer, "

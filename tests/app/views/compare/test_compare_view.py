@@ -539,7 +539,7 @@ def test_what_tells_plans_apart_is_legible_beside_their_lanes():
 
 def test_names_have_the_room_that_is_there(open_view):
     document = three_plans()
-    name = "Enplace, with ops split, 12 pins, 1 order, 10 s"
+    name = "Enplace with split ops, 12 pins, 1 order, 10 s"
     document.rename_plan(document.current, name)
     view = open_view(document, width=1366)
     assert view.chooser.buttons[1].text().startswith(name)

@@ -109,11 +109,11 @@ def slow_clock(monkeypatch):
     return lambda: seconds
 
 
-def test_methods_that_there_is_no_time_for_are_named(slow_clock):
+def test_methods_that_there_is_no_time_for_are_counted(slow_clock):
     options = PlaceOptions(stop=Stop(10.0, clock=Stopwatch(slow_clock)))
     plan = place(Problem(branches(), gpus(3, b1=0.5)), "enplace", options=options).plan
-    later = ", ".join([*STARTS[2:], LP_START, *SEARCHES])
-    assert plan.note == f"There was too little time for m-etf, {later}, the search."
+    later = len(["m-etf", *STARTS[2:], LP_START, *SEARCHES])
+    assert plan.note == f"There was too little time for {later} methods and the search."
 
 
 def _treat_as_large(patch):
@@ -143,7 +143,7 @@ def test_however_little_time_a_large_graph_gets_a_list_schedule(
     list_schedule = place(large, "heft").plan
     assert simulate(large, plan).makespan_us <= simulate(large, list_schedule).makespan_us
     assert plan.solve_seconds <= max(6.0, 1.1 * limit_s)
-    assert "dpos" in plan.note
+    assert "methods and the search" in plan.note
 
 
 def test_a_search_that_begins_from_a_plan_waits_for_no_method_beyond_the_limit(monkeypatch, large):
@@ -185,8 +185,8 @@ def test_two_methods_are_tried_side_by_side_on_a_large_graph(monkeypatch, large)
     found = place(large, "enplace", options=options)
     assert sorted(tried) == sorted(alone_us)
     assert found.schedule.makespan_us <= min(alone_us.values())
-    later = "single, dpos, m-topo, celeritas, expert, order-place"
-    assert found.plan.note.startswith(f"There was too little time for {later}")
+    later = len({*STARTS, LP_START} - {*alone_us})
+    assert found.plan.note.startswith(f"There was too little time for {later} methods")
 
 
 @examples(4)
@@ -221,7 +221,7 @@ def test_a_method_that_does_not_heed_the_limit_is_not_begun_near_it(monkeypatch,
     monkeypatch.setattr(starts, "UNCHECKED_OP_S", {"expert": 1.0})
     options = PlaceOptions(stop=Stop(60.0, clock=Stopwatch(lambda: 0.0)))
     plan = place(large, "enplace", options=options).plan
-    assert plan.note == "There was too little time for expert, the search."
+    assert plan.note == "There was too little time for 1 method and the search."
 
 
 def test_a_method_that_is_cut_short_counts_with_its_best_plan_so_far(monkeypatch, large):
