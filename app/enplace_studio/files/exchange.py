@@ -70,7 +70,7 @@ class Exchange(Part):
             self._ask_write(
                 "Export the plan",
                 ".plan.json",
-                lambda path: write_plan(path, with_bound(schedule, proofs.rivals_us(schedule))),
+                lambda path: write_plan(path, with_bound(schedule, proofs.of_rivals(schedule))),
             )
 
     def ask_export(self, form: str, suffix: str) -> None:
@@ -92,8 +92,8 @@ class Exchange(Part):
         notes, opened = told_notes(project, entry), tuple(project.grouping.opened)
 
         def make() -> Result:
-            known_us = proofs.rivals_us(entry.schedule) if exporter.shows_bound else None
-            result = result_for(exporter, entry.schedule, model, known_us)
+            proof = proofs.of_rivals(entry.schedule) if exporter.shows_bound else None
+            result = result_for(exporter, entry.schedule, model, proof)
             return replace(result, notes=notes, opened=opened, what_if=what_if)
 
         return make

@@ -164,7 +164,9 @@ class Recovery(QObject):
 
     def _project_of(self, opened: OpenProject) -> Project:
         document = self._document
-        return to_project(opened, document.view, document.path, document.seen)
+        return to_project(
+            opened, document.view, document.path, document.seen, document.bounds.proofs
+        )
 
     def _write(self, project: Project, recovered: Path | None = None) -> None:
         """Write the copy; then the one that was recovered may go, if its work is in this one."""

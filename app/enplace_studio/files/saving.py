@@ -109,7 +109,7 @@ class Saving(Part):
         path, document = path.absolute(), self._document
         if document.project is None:
             return
-        project = session.to_project(document.project, document.view)
+        project = session.to_project(document.project, document.view, proofs=document.bounds.proofs)
         work, n_opened, is_own = document.work, document.n_opened, self._is_own(path)
         backups = self.recovery.backups
         is_what_if = document.project.scale != (1.0, 1.0)

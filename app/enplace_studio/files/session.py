@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from PySide6.QtCore import QSettings
 
+from enplace.bounds import Proofs, rivals_of
 from enplace.errors import EnplaceError, FileError, PlanError, ProblemError
 from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
@@ -291,6 +292,7 @@ def to_project(
     view: Mapping[str, Any],
     file: Path | None = None,
     seen: FileVersion | None = None,
+    proofs: Proofs | None = None,
 ) -> Project:
     """Convert the open project to the form that a file stores, at its cluster's own speeds.
 
@@ -300,7 +302,10 @@ def to_project(
         The file that the project belongs to, if it is stored elsewhere.
     seen : FileVersion, optional
         The version of that file that its author saw.
+    proofs : Proofs, optional
+        Bounds that only a solver can repeat are kept with the plans.
     """
+    proofs = proofs or Proofs()
     numbers = {entry: number for number, entry in enumerate(opened.plans)}
     shell = {
         "current": numbers.get(opened.current) if opened.current else None,
@@ -316,16 +321,19 @@ def to_project(
         opened.model.measured_profile,
         opened.cluster,
         opened.problem.constraints,
-        tuple((entry.name, _kept_plan(opened, entry)) for entry in opened.plans),
+        tuple((entry.name, _kept_plan(opened, entry, proofs)) for entry in opened.plans),
         {**view, SHELL: shell},
         opened.problem.splits,
     )
 
 
-def _kept_plan(opened: OpenProject, entry: PlanEntry) -> Plan:
+def _kept_plan(opened: OpenProject, entry: PlanEntry, proofs: Proofs) -> Plan:
     """Return a plan as it is without the what-if, which no file keeps."""
     made = entry.own or entry.plan
-    if opened.scale == (1.0, 1.0) or made.value_us is None:
+    if made.value_us is None:
+        proof = proofs.known(rivals_of(entry.schedule)) if opened.scale == (1.0, 1.0) else None
+        return replace(entry.plan, bound_us=proof.bound_us if proof and proof.by else None)
+    if opened.scale == (1.0, 1.0):
         return entry.plan
     problem = replace(entry.schedule.problem, cluster=entry.cluster or opened.cluster)
     return check_claims(problem, made)

@@ -130,8 +130,8 @@ def _leave(window: MainWindow, folder: Path) -> None:
     document = window.document
     current = document.current
     if current is not None:
-        known_us = document.bounds.proofs.rivals_us(current.schedule)
-        write_plan(folder / "plan.json", with_bound(current.schedule, known_us))
+        proof = document.bounds.proofs.of_rivals(current.schedule)
+        write_plan(folder / "plan.json", with_bound(current.schedule, proof))
         report = window.studio.exchange.exported("html", current)
         exporters()["html"].write_to(folder / "report.html", report())
     project = document.project
@@ -163,7 +163,7 @@ def plan_line(project: OpenProject, bounds: Bounds, entry: PlanEntry) -> str:
     """Describe a plan in one line: name, step time, gap, change against the expert."""
     against = project.against_expert(entry.schedule)
     parts = [f"{entry.name:32}", f"{ms(entry.schedule.makespan_us):>10}"]
-    gap = with_bound(entry.schedule, bounds.find_us(entry.schedule)).gap
+    gap = with_bound(entry.schedule, bounds.proofs.of_rivals(entry.schedule)).gap
     parts.append(f"gap {gap_text(gap, entry.schedule.fits):>7}")
     if entry is project.expert:
         parts.append("reference")

@@ -13,7 +13,7 @@ from enplace import summary
 from enplace.api.checks import checked
 from enplace.api.notebook import image, preformatted
 from enplace.api.plot import plot_timeline
-from enplace.bounds import with_bound
+from enplace.bounds import Proof, with_bound
 from enplace.errors import EnplaceError
 from enplace.extras import import_extra
 from enplace.files.outputs import PLAN, Kind, check_folder, make_room
@@ -171,7 +171,9 @@ class Result(PlainResult):
             raise EnplaceError(f"{why}; a table of the plan is 'csv'")
         # Other plans place the model; a plan with splits is for another graph.
         model = None if self.plan.splits else self.schedule.problem
-        shown = result_for(known[format], self.schedule, model, self.step_bound_us)
+        bound_us = self.step_bound_us
+        proof = None if bound_us is None else Proof(bound_us, self.proven_by)
+        shown = result_for(known[format], self.schedule, model, proof)
         if known[format].is_folder:
             check_folder(os.fspath(path))
         else:

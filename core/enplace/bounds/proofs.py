@@ -37,18 +37,18 @@ def step_bound_us(schedule: Schedule, known_us: float | None = None) -> float:
     return lower_bound_us(rivals_of(schedule)) if known_us is None else known_us
 
 
-def with_bound(schedule: Schedule, known_us: float | None = None) -> Result:
+def with_bound(schedule: Schedule, known: Proof | None = None) -> Result:
     """Return a schedule with a lower bound on its plan's objective.
 
     Parameters
     ----------
-    known_us : float, optional
-        A bound on the step time that is known already; without one, ours is computed.
+    known : Proof, optional
+        Of a bound on the step time; without one, ours is computed.
     """
     plan = schedule.plan
     if plan.objective != STEP_TIME:
         return Result(schedule, plan.bound_us)
-    return Result(schedule, step_bound_us(schedule, known_us))
+    return Result(schedule, *(known or Proof(step_bound_us(schedule))))
 
 
 class Proofs:
@@ -97,10 +97,10 @@ class Proofs:
                     self.add(problem, found)
         return found
 
-    def rivals_us(self, schedule: Schedule) -> float:
-        """Return the best bound on the step time of a plan's rivals; ours is among those."""
+    def of_rivals(self, schedule: Schedule) -> Proof:
+        """Return the best proof for the step time of a plan's rivals; ours is among those."""
         problem = rivals_of(schedule)
-        return max(self.find(problem), self.known(problem) or Proof(0.0)).bound_us
+        return max(self.find(problem), self.known(problem) or Proof(0.0))
 
     def known(self, problem: Problem) -> Proof | None:
         """Return the best proof for a problem without computing anything; None if there is none.

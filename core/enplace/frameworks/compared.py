@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from enplace.bounds import with_bound
+from enplace.bounds import Proof, with_bound
 from enplace.frameworks.alternatives import find_alternatives
 from enplace.frameworks.how_to import how_to_apply
 from enplace.frameworks.registry import framework_of
@@ -28,7 +28,7 @@ OBEYING = "an expert's plan with the same constraints"
 
 
 def result_for(
-    exporter: Exporter, schedule: Schedule, model: Problem | None, known_us: float | None = None
+    exporter: Exporter, schedule: Schedule, model: Problem | None, known: Proof | None = None
 ) -> Result:
     """Return a schedule with what a file format shows of it, and nothing else that takes time.
 
@@ -36,10 +36,10 @@ def result_for(
     ----------
     model : Problem or None
         What other plans are made for; None to compare with none.
-    known_us : float, optional
-        A bound on the step time that is known already.
+    known : Proof, optional
+        Of a bound on the step time.
     """
-    result = with_bound(schedule, known_us) if exporter.shows_bound else Result(schedule)
+    result = with_bound(schedule, known) if exporter.shows_bound else Result(schedule)
     if not exporter.shows_references:
         return result
     result = replace(result, how_to=how_to_apply(schedule))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from enplace.text import UNPRINTABLE, as_sentence, finite, one_line
+from enplace.text import UNPRINTABLE, as_sentence, finite, ms, one_line
 from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
@@ -78,8 +78,12 @@ def _pace_us(value: object) -> float:
 def facts_in_file(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Read the same from a file, which proves nothing: it may be a stranger's, or out of date."""
     found = facts_from_json(facts)
-    if found["proven"]:
-        found["note"] = " ".join(filter(None, (as_sentence(found["note"]), PROVEN_BY_AUTHOR)))
+    bound_us, value_us = found["bound_us"] or 0.0, found["value_us"]
+    claim = PROVEN_BY_AUTHOR if found["proven"] else ""
+    if not claim and 0 < bound_us <= (value_us or bound_us):
+        claim = f"Not below {ms(bound_us)}, says its file."
+    if claim not in found["note"]:
+        found["note"] = " ".join(filter(None, (as_sentence(found["note"]), claim)))
     return found | {"bound_us": None, "proven": False, "rivals": None}
 
 

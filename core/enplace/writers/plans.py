@@ -72,6 +72,8 @@ def _head(result: Result) -> dict[str, Any]:
     parts = measured.parts_of_batch
     replicas = [[devices[device].name for device in group] for group in plan.replicas]
     facts = facts_to_json(plan)
+    if result.proven_by:  # whoever reads it cannot repeat that
+        facts["bound_us"] = bound_us
     if plan.objective != LATENCY:  # ops say their stages themselves
         facts.pop("subgraph", None)
     return {

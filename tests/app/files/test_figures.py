@@ -123,7 +123,7 @@ def simulated(folder, capsys):
 def compare_all(document, status, folder, capsys):
     project = document.project
     for entry in document.plans:
-        exported = with_bound(entry.schedule, document.bounds.proofs.rivals_us(entry.schedule))
+        exported = with_bound(entry.schedule, document.bounds.proofs.of_rivals(entry.schedule))
         write_plan(folder / "a.plan.json", exported)
         told, objective = simulated(folder, capsys), entry.plan.objective
         if objective == "step-time":

@@ -11,6 +11,7 @@ import pytest
 from PySide6.QtCore import QCoreApplication
 
 from documents import add_plan, chain_document, document_of, let_go
+from enplace.bounds import Proof
 from enplace.errors import EnplaceError, FileError
 from enplace.files.writing import write_atomically
 from enplace.readers import readers
@@ -518,6 +519,16 @@ def test_a_recovered_copy_remembers_which_version_of_its_file_was_seen(tmp_path)
     write_project(tmp_path / "copy.enplace", project)
     found = session.open_copy(tmp_path / "copy.enplace")
     assert (found.path, found.seen, found.is_copy) == (tmp_path / "mine", seen, True)
+
+
+def test_what_only_a_solver_could_prove_is_named_when_the_project_is_opened_again(tmp_path):
+    document = chain_document()
+    document.bounds.add(document.problem, Proof(2100.0, "CP-SAT"))
+    project = session.to_project(document.project, {}, proofs=document.bounds.proofs)
+    write_project(tmp_path / "p.enplace", project)
+    opened = session.open_file(tmp_path / "p.enplace").project
+    assert opened.current.plan.note == "Not below 2.1 ms, says its file."
+    assert opened.current.plan.bound_us is None
 
 
 def test_the_oldest_backup_goes_only_when_the_new_one_is_on_disk(tmp_path, monkeypatch):

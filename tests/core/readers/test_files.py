@@ -38,7 +38,7 @@ from enplace.readers import (
 from enplace.values.constraints import Constraints
 from enplace.values.limits import MAX_BYTES, MAX_NAME
 from enplace.values.plan import Plan, check_plan
-from enplace.values.problem import Problem
+from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.profile import Profile
 from enplace.values.result import Result
 from enplace.writers import write_plan, write_profile, write_project
@@ -848,6 +848,22 @@ def test_a_file_proves_nothing(tmp_path: Path) -> None:
     ((_, plan),) = read_project(tmp_path / "p.enplace").plans
     assert (plan.proven, plan.bound_us, plan.rivals) == (False, None, None)
     assert plan.note == "Proven best, says its file."
+
+
+def test_a_bound_that_only_a_search_could_prove_is_named_as_the_files(tmp_path: Path) -> None:
+    problem, file = Problem(PROFILE, cluster_of(2)), tmp_path / "x.plan.json"
+    plan = replace(plan_of(problem, dict.fromkeys(PROFILE.op_names, 0)), note="a cut.")
+
+    def kept(plan: Plan, by: str = "") -> Plan:
+        write_plan(file, Result(simulate(problem, plan), 2100.0, by))
+        return read_plan(file, problem).plan
+
+    known = kept(plan, "CP-SAT")
+    assert (known.bound_us, known.note) == (None, "A cut. Not below 2.1 ms, says its file.")
+    assert kept(known, "CP-SAT").note == known.note, "it is said once"
+    assert kept(plan).note == "a cut.", "what anyone can repeat is shown anyway"
+    of_samples = replace(plan, objective=THROUGHPUT, value_us=9000.0, bound_us=2100.0)
+    assert kept(of_samples).note == known.note
 
 
 @pytest.mark.parametrize("largest", [200, 70_000, 1 << 40])

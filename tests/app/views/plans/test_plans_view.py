@@ -58,7 +58,7 @@ def test_each_card_soon_has_the_gap_of_its_plans_own_constraints(open_view):
     document = three_plans()
     slow = next(entry for entry in document.plans if entry.name == "plan 1")
     pinned = simulate(document.problem.constrained(pins={0: 0, 1: 0}), slow.plan)
-    document.bounds.proofs.rivals_us(document.schedule)
+    document.bounds.proofs.of_rivals(document.schedule)
     document.add_plan(PlanEntry("pinned", slow.plan, pinned))
     view = open_view(document)
     assert card_of(view, "plan 1").notes[0] == "gap 50.0 %"
@@ -415,7 +415,7 @@ def test_no_title_however_long_hides_a_figure(open_view, qtbot):
     long = "both, with ops split, 384 ops pinned, 10 s"
     document.remark_plan(add_plan(document, long, {"a": 0, "b": 1}, choose=True), "for the paper")
     document.set_scale(1.0, 2.0)
-    document.bounds.proofs.rivals_us(document.schedule)
+    document.bounds.proofs.of_rivals(document.schedule)
     card, what_if = card_of(open_view(document), long), what_if_text(1.0, 2.0)
     for width in (160, 220, 400):
         shown = " · ".join(text for line in card.lines(width) for text in line).split(" · ")
