@@ -285,8 +285,8 @@ def balance_step(sweeps: int, left_s: Callable[[], float] = lambda: np.inf) -> S
             when = middle_us(problem) if by_paths else _start_us(state)
             share_of_work = shares_of_work(when, work_us)
         room = ROOM * machine.capacity_bytes.astype(np.float64)
-        begins, ends, stays = _instants(level, share_of_work)
-        n_instants = 0 if _always_fits(level.machine, begins, ends, stays) else INSTANTS
+        begins, ends, stays = instants_of(level, share_of_work)
+        n_instants = 0 if always_fits(level.machine, begins, ends, stays) else INSTANTS
         device = state.device.copy() if warm else _random_placement(machine, draw)
         queue, length = zone or (np.arange(n_units), n_units)
         balance = Balance(
@@ -380,7 +380,7 @@ def _message_us(problem: Problem) -> float:
     return float(latency_us + per_byte_us * problem.profile.tensor_bytes.mean())
 
 
-def _always_fits(machine: Machine, begins: IntArray, ends: IntArray, stays: IntArray) -> bool:
+def always_fits(machine: Machine, begins: IntArray, ends: IntArray, stays: IntArray) -> bool:
     """Whether each device has room for all that is held at any instant, so that no move counts."""
     until = np.maximum(stays, ends[machine.tensor_op])
     np.maximum.at(until, _tensor_of_edge(machine), ends[machine.edge_op])
@@ -398,7 +398,7 @@ def _tensor_of_edge(machine: Machine) -> IntArray:
     return np.repeat(np.arange(len(machine.tensor_op)), np.diff(machine.edge_ptr))
 
 
-def _instants(level: Level, share: FloatArray) -> tuple[IntArray, IntArray, IntArray]:
+def instants_of(level: Level, share: FloatArray) -> tuple[IntArray, IntArray, IntArray]:
     """Count the instants before each op, before its end, and those for which a tensor stays.
 
     Parameters

@@ -3,21 +3,26 @@
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from tests.core.placers.problems import problems
 from tests.problems import profile_of
 
 from benchmarks.planted import planted
+from enplace.errors import DoesNotFitError
 from enplace.machine import simulate
 from enplace.machine.layout import build_machine
 from enplace.placers import place
 from enplace.placing.moves.balance import GRIDS, Balance, anneal_balance
 from enplace.placing.moves.level import make_level
 from enplace.placing.moves.steps import (
+    INSTANTS,
+    ROOM,
     LevelPlan,
+    always_fits,
     balance_step,
     blocks_step,
+    instants_of,
     new_stop_flag,
     state_of,
 )
@@ -46,15 +51,16 @@ def cost_us(problem, balance, device, even_us):
             crowd_us[balance.band[0, profile.tensor_op[tensor]], channel] += us
     squares = balance.pace * work_us(problem, balance, device) ** 2 / even_us[:, :, None]
     crowding_us = balance.crowding * (crowd_us**2).sum() / balance.length_us
-    excess = np.maximum(held_bytes(problem, balance, device) - balance.room[:, None], 0.0)
+    instants = balance.begins, balance.ends, balance.stays, balance.n_instants
+    excess = np.maximum(held_bytes(problem, *instants, device) - balance.room[:, None], 0.0)
     holding_us = (balance.holding[:, None] * excess**2).sum()
     return balance.sending * transfers_us + (squares.sum() + crowding_us + holding_us) / 2
 
 
-def held_bytes(problem, balance, device):
+def held_bytes(problem, begins, ends, stays, n_instants, device):
     """Add up what each device holds at each instant."""
-    profile, begins, ends = problem.profile, balance.begins, balance.ends
-    held = np.zeros((problem.cluster.n_devices, balance.n_instants))
+    profile = problem.profile
+    held = np.zeros((problem.cluster.n_devices, n_instants))
     for op, d in enumerate(device):
         held[d] += profile.persistent_bytes[op]
         held[d, begins[op] : ends[op]] += profile.temporary_bytes[op]
@@ -64,7 +70,7 @@ def held_bytes(problem, balance, device):
             until[device[reader]] = max(until[device[reader]], ends[reader])
         for d, end in enumerate(until):
             if d == device[maker]:
-                end = max(end, ends[maker], balance.stays[tensor])
+                end = max(end, ends[maker], stays[tensor])
                 held[d, begins[maker] : end] += profile.held_bytes[tensor]
             elif end > ends[maker]:
                 held[d, ends[maker] : end] += profile.copy_bytes[tensor]
@@ -135,6 +141,23 @@ def test_annealing_keeps_to_the_constraints_and_knows_what_it_gains(
     assert np.isclose(change_us, after_us - before_us, rtol=1e-6, atol=1e-6 * max(before_us, 1.0))
     if hot < 1e-6:
         assert change_us <= 0.0
+
+
+@given(problems(), st.floats(0.2, 1.0), st.integers(0, 99))
+def test_memory_counts_unless_no_placement_can_exceed_it_at_any_instant(problem, share, seed):
+    profile = problem.profile
+    total = profile.persistent_bytes.sum() + profile.temporary_bytes.sum()
+    total += np.maximum(profile.held_bytes, profile.copy_bytes).sum()
+    devices = [replace(d, capacity_bytes=int(share * total) + 1) for d in problem.cluster.devices]
+    try:
+        problem = Problem(profile, replace(problem.cluster, devices=tuple(devices)))
+    except DoesNotFitError:
+        reject()
+    level = make_level(problem, np.arange(profile.n_ops))
+    instants = instants_of(level, level.smooth_shares)
+    held = held_bytes(problem, *instants, INSTANTS, random_placement(problem, seed))
+    fits = (held <= ROOM * problem.cluster.capacity_bytes[:, None]).all()
+    assert fits or not always_fits(level.machine, *instants)
 
 
 def test_a_balance_that_is_stopped_moves_nothing():
