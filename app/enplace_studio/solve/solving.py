@@ -16,6 +16,7 @@ from enplace.frameworks.registry import at_usual_grain, keep_whole, usual_grain
 from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.names.rules import read_rules
 from enplace.option import Value
+from enplace.placers.references import free
 from enplace.placing.options import STAGE_OPTIONS, load_values
 from enplace.placing.registry import WARM_START
 from enplace.placing.relabel import relabel_like
@@ -281,10 +282,9 @@ class Solving(Part):
             self._find_reference(project)
 
     def _find_reference(self, project: OpenProject) -> None:
-        """Have the expert plan; that is shown if nothing else is."""
-        self._solver.solve(
-            project.model, [FIRST_METHOD], choose=False, asked=False, cluster=project.cluster
-        )
+        """Have an expert plan who keeps no constraints; that is shown if nothing else is."""
+        model, details = free(project.model), {"asked": False, "cluster": project.cluster}
+        self._solver.solve(model, [FIRST_METHOD], choose=False, **details)
 
     def _on_solved(self, job: Job, plan: Plan) -> None:
         if not self._is_of_no_use(job) and not self._is_already_listed(job, plan):

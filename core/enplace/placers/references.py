@@ -34,18 +34,20 @@ def alone_schedule(
     problem: Problem, cancelled: Callable[[], bool] = lambda: False
 ) -> Schedule | None:
     """Return the schedule of everything on one GPU, whatever the constraints."""
-    return reference_schedule(_free(problem), ALONE, cancelled)
+    return reference_schedule(free(problem), ALONE, cancelled)
 
 
 def expert_schedule(
     problem: Problem, cancelled: Callable[[], bool] = lambda: False
 ) -> Schedule | None:
     """Return the schedule of an expert who keeps no constraints: it shows what they cost."""
-    return reference_schedule(_free(problem), EXPERT, cancelled)
+    return reference_schedule(free(problem), EXPERT, cancelled)
 
 
-def _free(problem: Problem) -> Problem:
-    return Problem(problem.measured_profile, problem.cluster)
+def free(problem: Problem) -> Problem:
+    """Return the problem without constraints and splits, which plans are compared on."""
+    is_free = not (problem.constraints or problem.splits)
+    return problem if is_free else Problem(problem.measured_profile, problem.cluster)
 
 
 def verdict(

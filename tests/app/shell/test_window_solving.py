@@ -62,6 +62,19 @@ def test_another_cluster_gets_an_experts_plan_of_its_own_as_reference(make_windo
     assert not window.solver.busy
 
 
+def test_the_expert_of_another_cluster_keeps_no_pins_as_commands_compare(make_window, qtbot):
+    window = make_window()
+    document = window.document
+    profile = profile_of({"l_1/a": 10, "l_2/b": 10}, [("l_1/a", "l_2/b", 8)])
+    with solving(window, qtbot):
+        document.open(start_project(profile, cluster_of(2)))
+    document.place([1], 0)
+    with solving(window, qtbot):
+        document.set_cluster(cluster_of(3))
+    assert dict(document.problem.pins) == {1: 0}
+    assert document.project.expert.plan.device.tolist() == [0, 1]
+
+
 def test_a_sample_named_by_its_path_opens_on_its_own_cluster(make_window):
     window = make_window()
     sample = next(sample for sample in samples() if sample.name == "bert-3-training")
