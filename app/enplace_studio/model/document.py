@@ -521,7 +521,8 @@ class Document(QObject):
             there = edits.set_cluster(project, cluster, *project.scale)
             return constraints.keep_lost(project, there)
 
-        return self._switch(f"switch to {cluster_title(cluster)}", switch)
+        is_other = self.project is None or cluster != self.project.cluster
+        return is_other and self._switch(f"switch to {cluster_title(cluster)}", switch)
 
     def _switch(self, title: str, change: Callable[[OpenProject], OpenProject]) -> bool:
         """Make an edit that may lead to another cluster; tell what constraints it switches off."""

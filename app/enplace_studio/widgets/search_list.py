@@ -183,7 +183,7 @@ class SearchList(QWidget):
         self._find = find
         self.field = QLineEdit(placeholderText=hint)
         self.field.setAccessibleName(hint)
-        self.field.textChanged.connect(lambda: self.fill())
+        self.field.textChanged.connect(lambda: self.fill(object()))  # what is found first
         self.field.installEventFilter(self)
         self.list = RowList(hint)
         self.list.currentItemChanged.connect(self.moved)

@@ -344,6 +344,11 @@ def test_two_slider_drags_are_two_undo_steps(document):
     assert document.project.scale == (2.0, 1.0)
 
 
+def test_choosing_the_cluster_in_use_is_no_edit(document):
+    assert not document.set_cluster(replace(document.project.cluster))
+    assert document.undo_stack.count() == 0
+
+
 def test_the_expert_is_the_reference(document):
     add_plan(document, "Expert", {"a": 0, "b": 0, "c": 0}, method="expert")
     assert document.project.expert.name == "Expert"
