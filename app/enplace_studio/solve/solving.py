@@ -283,8 +283,8 @@ class Solving(Part):
 
     def _find_reference(self, project: OpenProject) -> None:
         """Have an expert plan who keeps no constraints; that is shown if nothing else is."""
-        model, details = free(project.model), {"asked": False, "cluster": project.cluster}
-        self._solver.solve(model, [FIRST_METHOD], choose=False, **details)
+        model, cluster = free(project.model), project.cluster
+        self._solver.solve(model, [FIRST_METHOD], choose=False, asked=False, cluster=cluster)
 
     def _on_solved(self, job: Job, plan: Plan) -> None:
         if not self._is_of_no_use(job) and not self._is_already_listed(job, plan):
