@@ -53,6 +53,7 @@ class RubberBand:
         font = theme.font(11)
         text = QFontMetricsF(font).boundingRect(takes).adjusted(-6, -2, 6, 2)
         text.moveTopLeft(self.area.topLeft())
+        text.moveRight(min(text.right(), painter.window().right()))
         painter.fillRect(text, theme.tokens.accent)
         painter.setFont(font)
         painter.setPen(theme.tokens.on_accent)

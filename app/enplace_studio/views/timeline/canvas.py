@@ -53,6 +53,7 @@ AROUND = 3
 """Time shown before and after them then, as a multiple of theirs."""
 LEAST_SHARE = 0.02
 """Marks over less of the time on screen than this are zoomed to when a reason is followed."""
+SELECT_FIRST = "to move a bar along its lane, click it first"
 
 
 class TimelineCanvas(TimeCanvas):
@@ -243,8 +244,10 @@ class TimelineCanvas(TimeCanvas):
             return Span(self.document, self.lanes, start)
         op, way, schedule = self.lanes.op_at(start), at - start, self.picture.schedule
         is_along, is_selected = abs(way.x()) > abs(way.y()), op in self.document.selection
-        if op is None or self.lanes.device_at(start) is None or (is_along and not is_selected):
+        if op is None or self.lanes.device_at(start) is None:
             return Band(self.document, self.lanes, start)
+        if is_along and not is_selected:  # in a full lane, every band begins on a bar
+            return Band(self.document, self.lanes, start, SELECT_FIRST)
         if not is_selected:
             self.document.select([op])
         if is_along:

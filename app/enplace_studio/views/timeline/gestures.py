@@ -40,10 +40,11 @@ class Gesture(Protocol):
 
 
 class Band:
-    """A rubber band, which selects the ops it touches, and shows which these are."""
+    """A rubber band, which selects the ops it touches, and shows which these are and a hint."""
 
-    def __init__(self, document: Document, lanes: Lanes, start: QPointF) -> None:
+    def __init__(self, document: Document, lanes: Lanes, start: QPointF, hint: str = "") -> None:
         self._document, self._lanes, self._band = document, lanes, RubberBand(start)
+        self.hint = hint
 
     def move(self, at: QPointF) -> None:
         self._band.stretch(at)
@@ -60,7 +61,7 @@ class Band:
             curve = BusyCurve(row.start_us[bars], row.finish_us[bars])
             strip = QRectF(lane.left(), lane.bottom() - 1, lane.width(), 3)
             draw_marks(painter, curve, strip, edges_us, theme.tokens.accent)
-        self._band.paint(painter, count(n_ops, "op"))
+        self._band.paint(painter, " · ".join(filter(None, (count(n_ops, "op"), self.hint))))
 
 
 class Span:
