@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from PySide6.QtCore import QObject, Qt, QThreadPool, QTimer
 
 from enplace.errors import EnplaceError, file_error
+from enplace.system import yield_to_main_thread
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,8 @@ class _Task:
         self._fault: BaseException | None = None
 
     def run(self) -> None:
-        """Do the work, in a thread."""
+        """Do the work, in a thread; on few cores, the window goes first."""
+        yield_to_main_thread()
         try:
             self._result = self._work()
         except BaseException as fault:
