@@ -91,7 +91,9 @@ def why_not_for(method: Method, problem: Problem) -> str:
     if method.why_not:
         return method.why_not
     if SPLITS in method.capabilities and problem.splits:
-        return "The ops of this graph are already split; show a plan without splits first."
+        is_cut = any(split.is_cut for split in problem.splits)
+        what = "splits ops" if is_cut else "recomputes or keeps tensors on the host"
+        return f"The plan that is shown {what} already; show another one first."
     largest = int(problem.cluster.capacity_bytes.max())
     if ONE_DEVICE in method.capabilities and problem.profile.persistent_bytes.sum() > largest:
         return "It uses one GPU, and this model’s variables do not fit on any single device."

@@ -553,7 +553,7 @@ def distinct_name(name: str, plan: Plan, problem: Problem, others: Collection[Pl
     others_have = {what: {each[what] for each in known} - {text} for what, text in own.items()}
     differs = [text for what, text in own.items() if text and others_have[what]]
     longer = ", ".join([name, *differs]) if name in taken else name
-    shorter = ", ".join([name, *(text for text in differs if not text.startswith(("no ", "not ")))])
+    shorter = ", ".join([name, *(text for text in differs if not text.startswith("no "))])
     runs = [f"{longer}, run {number}" for number in range(2, len(taken) + 2)]
     ways = (shorter, longer, *runs) if name in taken else (longer,)
     return next(each for each in ways if each not in taken)

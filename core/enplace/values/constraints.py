@@ -389,7 +389,7 @@ class StayClose(Kind):
     help = "Run all ops but N where another plan has them."
 
     def tally(self, n: int) -> str:
-        return self.label if n else f"not {self.label}"
+        return self.label if n else ""
 
     def budgets(self, problem: Constrained) -> Iterator[Budget]:
         for placement, most in self.rows(problem.constraints[self.key]):

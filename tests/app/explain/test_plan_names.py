@@ -52,7 +52,11 @@ def test_what_a_plan_has_not_is_said_only_if_nothing_else_tells_it_apart():
     pinned = entry_of("Enplace", pins=[0])
     assert name_of([pinned]) == "Enplace, no ops pinned"
     near = pinned.schedule.problem.constrained(pins={}, stay_close=[(((0, 0), (1, 0)), 1)])
-    assert distinct_name("Enplace", pinned.plan, near, [pinned]) == "Enplace, close to a plan"
+    nearer = distinct_name("Enplace", pinned.plan, near, [pinned])
+    assert nearer == "Enplace, close to a plan"
+    plain = entry_of("Enplace")
+    close = replace(plain, name=nearer, schedule=replace(plain.schedule, problem=near))
+    assert name_of([plain, close]) == "Enplace, run 2", "not: not close to a plan"
 
 
 def test_a_plan_for_another_cluster_says_which():

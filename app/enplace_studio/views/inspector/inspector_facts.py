@@ -158,7 +158,7 @@ def _weights_bytes(model: Profile, op: int) -> int:
 
 def place_sentence(problem: Problem, schedule: Schedule | None, ops: IntArray) -> str:
     """Say where the selection runs, if divided, and its pins, colocation and forbidden devices."""
-    sentences = [_pin_sentence(problem, ops)]
+    sentences = [_pin_sentence(problem, schedule, ops)]
     names = [device.label for device in problem.cluster.devices]
     counts = where(schedule, ops) if schedule is not None else np.zeros(1, dtype=np.int64)
     if np.count_nonzero(counts) > 1:
@@ -196,16 +196,17 @@ def _order_sentences(problem: Problem, chosen: set[int]) -> list[str]:
     ]
 
 
-def _pin_sentence(problem: Problem, ops: IntArray) -> str:
+def _pin_sentence(problem: Problem, schedule: Schedule | None, ops: IntArray) -> str:
     devices = problem.cluster.devices
     pinned_to = problem.pinned_to[ops]
-    held = pinned_to[pinned_to != FREE]
+    is_held = pinned_to != FREE
+    held, n = pinned_to[is_held], int(is_held.sum())
     names = " and ".join(devices[d].label for d in np.unique(held).tolist())
-    if not len(held):
+    if not n:
         return "Not pinned."
-    if len(held) == len(ops):
-        return f"Pinned to {names}."
-    return f"{len(held):,} of {count(len(ops), 'op')} pinned to {names}."
+    some = "Pinned" if n == len(ops) else f"{n:,} of {count(len(ops), 'op')} pinned"
+    elsewhere = schedule is not None and (schedule.plan.device[ops[is_held]] != held).any()
+    return f"{some} to {names}{'; this plan was made without that' if elsewhere else ''}."
 
 
 def op_facts(problem: Problem, schedule: Schedule | None, op: int) -> list[tuple[str, str]]:

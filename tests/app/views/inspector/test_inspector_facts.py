@@ -50,6 +50,8 @@ def test_the_sentence_names_pins_and_devices():
     problem, schedule = document.problem, document.schedule
     assert place_sentence(problem, schedule, ops(0, 1)) == "Not pinned."
     assert place_sentence(problem, schedule, ops(0, 2)) == "1 on GPU 0, 1 on GPU 1. Not pinned."
+    later = place_sentence(problem.constrained(pins={0: 1}), schedule, ops(0))
+    assert later == "Pinned to GPU 1; this plan was made without that."
     document.pin_here([0])
     assert place_sentence(document.problem, document.schedule, ops(0)) == "Pinned to GPU 0."
     assert (
