@@ -46,9 +46,11 @@ test: $(VENV)/.installed-test
 	$(MAKE) --no-print-directory --jobs=2 check kernels COMPILE_ARGS=--all
 	QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
-# Parts of `make test` that each keep one core busy.
+# Parts of `make test` that each keep one core busy. What pytest compiles of the tests' modules, each
+# of its processes would compile again; whether they can be collected, the tests say.
 check:
 	$(check_the_code)
+	-QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest --collect-only --quiet $(PYTEST_ARGS) >/dev/null 2>&1
 
 kernels:
 	$(compile_kernels)

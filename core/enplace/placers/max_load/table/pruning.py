@@ -22,7 +22,8 @@ def find_capable(costs: NodeCosts, lattice: Lattice, limit_us: FloatArray) -> Bo
     """
     n_kinds, n_nodes, n_passes = costs.work_us.shape
     work = costs.work_us.transpose(1, 0, 2).reshape(n_nodes, n_kinds * n_passes)
-    of_node = np.column_stack([work, costs.memory_bytes])
+    # Always the same layout, or the kernel would be compiled once more for each.
+    of_node = np.ascontiguousarray(np.column_stack([work, costs.memory_bytes]))
     left = of_node.sum(axis=0) - sum_below(lattice, of_node)
     work_left = left[:, :-1].reshape(-1, n_kinds, n_passes)
     free = costs.devices - used_devices(costs.devices)
