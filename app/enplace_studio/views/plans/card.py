@@ -126,6 +126,8 @@ class PlanCard(QAbstractButton):
         is_estimated = run is None and schedule.problem.measured_profile.measured.estimated
         found = [lack(schedule), self.stale, measured, first, self.entry.remark]
         found = [*filter(None, [self._what_if, *found])]
+        if is_estimated and not schedule.fits:  # in one line, the device's name would be cut
+            return [*found, ESTIMATED]
         if is_estimated:
             return [", ".join([ESTIMATED, *found[:1]]), *found[1:]]
         return found
