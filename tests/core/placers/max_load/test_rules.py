@@ -138,12 +138,12 @@ def test_unit_loads_equal_op_loads_even_after_annealing(rule, problem, seed):
 @given(problem=tiny_problems(4, slower=(1.0, 3.0)))
 @warm_solvers()
 def test_no_placement_beats_that_of_the_program(rule, problem):
-    need, gpus = op_memory_bytes(problem), problem.cluster.gpus
+    need = op_memory_bytes(problem)
     expected = np.inf
     for devices in itertools.product(range(problem.cluster.n_devices), repeat=problem.n_units):
         device = np.array(devices)[problem.unit]
         held = np.bincount(device, weights=need, minlength=problem.cluster.n_devices)
-        if (held[gpus] <= problem.cluster.capacity_bytes[gpus]).all():
+        if (held <= problem.cluster.capacity_bytes).all():
             expected = min(expected, max_load_us(problem, device, rule))
     found = search_anywhere(problem, Stop(600.0), rule)
     assert found.objective_us == pytest.approx(expected)
