@@ -226,7 +226,8 @@ class Schedule(Frozen):
             of_these = " that keeps what ops make" if plan.keeps_all else ""
             return f"Does not fit, proven for every plan{of_these}"
         if plan.solve_seconds is not None:
-            return f"Nothing found that fits in {seconds(plan.solve_seconds)}; not proven"
+            spent = f" in {seconds(plan.solve_seconds)}" if plan.solve_seconds >= 1 else ""
+            return f"Nothing found{spent} that fits; not proven"
         return "This plan does not fit"
 
 

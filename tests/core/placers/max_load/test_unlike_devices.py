@@ -109,7 +109,7 @@ def test_without_a_proof_only_the_time_of_the_search_is_said():
     problem = Problem(layers(3, each_bytes=60), cards([100, 100], 10))
     plan = replace(place(problem, "max-load-dp").plan, nothing_fits=False, solve_seconds=8.0)
     schedule = simulate(problem, plan)
-    assert schedule.fit_verdict == "Nothing found that fits in 8.0 s; not proven"
+    assert schedule.fit_verdict == "Nothing found in 8.0 s that fits; not proven"
 
 
 @pytest.mark.parametrize(("n", "most_s"), [(12, 4), (7000, 4.8)])
