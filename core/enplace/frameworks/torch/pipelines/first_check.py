@@ -183,7 +183,8 @@ def _difference(one: torch.Tensor, other: Any) -> float:
 
 
 def _size(tensor: torch.Tensor) -> float:
-    norm = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float32)
+    wide = torch.promote_types(tensor.dtype, torch.float32)  # 16 bits would overflow
+    norm = torch.linalg.vector_norm(tensor.detach(), dtype=wide)
     return float(norm) / math.sqrt(max(tensor.numel(), 1))
 
 

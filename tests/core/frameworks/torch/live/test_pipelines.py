@@ -697,6 +697,21 @@ def test_samples_that_do_not_depend_on_each_other_are_not_refused(act, rows):
     taped(ByValue(act), *batch(rows))
 
 
+class Counts(Tied):
+    def forward(self, x):
+        return super().forward(x), (x > 3).sum(1)
+
+
+@pytest.mark.parametrize("model", [Counts(), Tied().double()])
+def test_a_model_may_give_counts_of_each_sample_or_compute_in_doubles(model):
+    x, y = batch()
+    call = ModelCall(model, model, (x,), {}, torch.device("cpu"))
+    tape, loss = taped(
+        model, x, y, loss=lambda out, y: loss_of(out[0] if isinstance(out, tuple) else out, y)
+    )
+    assert call.check(tape, loss, 2) == [loss]
+
+
 @dataclass(frozen=True)
 class Answer:
     out: torch.Tensor
