@@ -379,12 +379,14 @@ class Solving(Part):
         elif job.choose:
             self._report(job, self._document.plans[-1])
 
-    @staticmethod
-    def _is_worse(project: OpenProject, entry: PlanEntry) -> bool:
-        """Return whether a plan is worse than one that the user has made, which stays then."""
+    def _is_worse(self, project: OpenProject, entry: PlanEntry) -> bool:
+        """Return whether the user's own plan, or one of the same search, is better: it stays."""
         own = project.current
-        if own is None or own.origin is None or why_stale(project.problem, own):
+        if own is None or why_stale(project.problem, own):
             return False
+        again = own.plan.method == entry.plan.method and self._solver.searches(own.plan.method)
+        if own.origin is None and not again:
+            return False  # whoever tries another method wants to see its plan
         return own.plan.objective == entry.plan.objective and rank(own) < rank(entry)
 
     def _report(self, job: Job, entry: PlanEntry) -> None:

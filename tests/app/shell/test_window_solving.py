@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
+import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QWidget
@@ -486,6 +487,21 @@ def test_a_plan_worse_than_the_users_own_is_listed_and_not_shown(window):
     assert window.document.plans[-1].plan is found
     assert window.document.current is own
     assert f"“{own.name}” is better and holds too: {ms(30)}" in window.toast.text
+
+
+@pytest.mark.parametrize(("method", "is_shown"), [("enplace", False), ("heft", True)])
+def test_a_search_that_finds_less_than_before_leaves_the_better_plan_shown(
+    window, method, is_shown
+):
+    searching = Method("enplace", "Enplace", "", ("step-time",), ("anytime",), "")
+    window.solver.methods = {"enplace": searching}
+    problem = window.document.problem
+    for devices, name in (((0, 0, 0), "enplace"), ((1, 0, 1), method)):
+        found = plan_of(problem, dict(zip("abc", devices, strict=True)))
+        job = Job(1, problem, name, None, True)
+        window.solver.solved.emit(job, replace(found, method=name))
+        window.studio.solving.wait()
+    assert (len({*window.document.current.plan.device.tolist()}) == 2) == is_shown
 
 
 def test_a_plan_that_shows_the_same_time_is_not_called_better(window, monkeypatch):
