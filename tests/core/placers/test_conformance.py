@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.core.machine.schedule_faults import find_faults
 from tests.core.placers.problems import (
     ONE_LARGE,
+    SMALL,
     TIGHT,
     gpus,
     line,
@@ -200,8 +201,8 @@ def with_capability(capability):
         for name in with_capability(MEMORY)
     ],
 )
-def test_methods_with_memory_support_fit_vgg_on_small_different_gpus(method):
-    problem = problem_on_small_gpus()
+def test_methods_with_memory_support_fit_bert_on_small_different_gpus(method):
+    problem = problem_on_small_gpus(SMALL, "bert-3-training")
     assert some_plan(problem, method, lambda plan: simulate(problem, plan).fits)
 
 
@@ -216,7 +217,7 @@ def test_methods_with_memory_support_fit_vgg_on_small_different_gpus(method):
     ],
 )
 def test_with_tight_memory_a_plan_fits_or_notes_that_it_does_not(method):
-    problem = problem_on_small_gpus(TIGHT)
+    problem = problem_on_small_gpus(TIGHT, "vgg-19")
 
     def is_honest(plan):
         says_so = plan.nothing_fits or FOUND_NO_FIT in plan.note

@@ -633,7 +633,7 @@ class _Play:
             together = math.lcm(together, len({stage.devices for stage in self.stages}))
         rounds = min(8 * n_stages + 8, MOST_SLOTS // n_stages // together)
         enough = together * max(1, rounds)
-        once, twice = (self.run(n)[1] for n in (enough, 2 * enough))
+        once, twice = (self._run(n) for n in (enough, 2 * enough))
         added_us = (us - once[m - enough, s] for (m, s), us in twice.items() if m == 2 * enough - 1)
         return max(added_us) / enough
 
@@ -644,7 +644,7 @@ class _Play:
         """
         n, stages = 16 * len(self.stages) + 16, range(len(self.stages))
         while True:
-            done_us = self.run(n)[1]
+            done_us = self._run(n)
             # The last samples, no more than there are stages, have none behind them.
             late = range(n // 2, n - len(stages))
             late_us = np.array([[done_us[m, s] for s in stages] for m in late])
@@ -658,27 +658,38 @@ class _Play:
 
     def run(self, n: int) -> tuple[list[Slot], dict[tuple[int, int], float]]:
         """Find when everything happens, and when each microbatch has passed each stage."""
+        slots: list[Slot] = []
+        return slots, self._run(n, slots)
+
+    def _run(self, n: int, slots: list[Slot] | None = None) -> dict[tuple[int, int], float]:
+        """Find when each microbatch has passed each stage; list everything, if asked to."""
         free_us: dict[_Resource, float] = {}
         done_us: dict[tuple[int, int], float] = {}
-        slots: list[Slot] = []
+        needs: dict[tuple[int, int, int], tuple[float, list[_Resource]]] = {}
         for microbatch, number, part in self._in_order(n):
             stage = self.stages[number]
-            us, resources = self._needs(number, part, microbatch)
+            replica = microbatch % len(stage.devices)
+            if (number, part, replica) not in needs:
+                needs[number, part, replica] = self._needs(number, part, microbatch)
+            us, resources = needs[number, part, replica]
             if part == IN:
                 admitted_us = microbatch // self._together * self._together * self._pace_us
-                now = max((done_us[microbatch, s] for s in stage.after), default=admitted_us)
+                now = max([done_us[microbatch, s] for s in stage.after], default=admitted_us)
             else:
                 now = done_us[microbatch, number]
-            place = number if part != REDUCE else len(self.stages) + number
             if part == COMPUTE or us > 0:
-                start = max(now, *(free_us.get(resource, 0.0) for resource in resources))
+                start = max([now, *[free_us.get(resource, 0.0) for resource in resources]])
                 now = start + us
-                free_us.update(dict.fromkeys(resources, now))
-                device, shown = stage.devices[microbatch % len(stage.devices)], min(part, OUT)
-                slots.append(Slot(microbatch, number, stage.of, shown, device, start, now))
-            if part != REDUCE or us > 0:
-                done_us[microbatch, place] = now  # no stage waits for an exchange of gradients
-        return slots, done_us
+                for resource in resources:
+                    free_us[resource] = now
+                if slots is not None:
+                    device, shown = stage.devices[replica], min(part, OUT)
+                    slots.append(Slot(microbatch, number, stage.of, shown, device, start, now))
+            if part != REDUCE:
+                done_us[microbatch, number] = now
+            elif us > 0:  # no stage waits for an exchange of gradients
+                done_us[microbatch, len(self.stages) + number] = now
+        return done_us
 
     def _needs(self, number: int, part: int, sample: int) -> tuple[float, list[_Resource]]:
         """Return how long a part of a stage takes for a sample, and the resources it needs.

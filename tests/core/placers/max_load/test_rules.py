@@ -107,6 +107,7 @@ def test_more_overlap_lowers_the_loads(planned):
 
 
 @each_rule
+@examples(10)
 @given(problem=tiny_problems())
 def test_no_partition_beats_the_exact_one(rule, problem):
     expected = least_us(problem, rule)
@@ -167,6 +168,7 @@ def least_with_replicas_us(problem, rule):
 
 
 @pytest.mark.parametrize("rule", [replace(r, replicate=True) for r in RULES[:3]])
+@examples(8)
 @given(problem=tiny_problems(4))
 def test_no_replicas_beat_the_exact_ones(rule, problem):
     found = partition_exactly(problem, rule)
@@ -209,7 +211,7 @@ def test_the_slowest_link_decides_the_time_of_an_all_reduce():
 
 
 @pytest.mark.parametrize("rule", [replace(r, replicate=True) for r in RULES[:2]])
-@examples(6)
+@examples(4)
 @given(problem=tiny_problems(4), network_us=st.sampled_from([0.5, 10.0]))
 def test_bounds_hold_for_replicas_whose_links_differ(rule, problem, network_us):
     try:
@@ -237,7 +239,7 @@ def two_machines(n_each, network_us, within_us=1.0):
 
 
 @pytest.mark.parametrize("rule", [replace(r, two_level=True) for r in RULES[:3]])
-@examples(10)
+@examples(5)
 @given(problem=tiny_problems(4), network_us=st.sampled_from([2.0, 5.0]))
 def test_no_two_level_partition_beats_the_exact_one(rule, problem, network_us):
     """The machines are ordered too: all edges between them have one direction."""
@@ -267,7 +269,7 @@ def least_over_machines_us(problem, rule):
     return least
 
 
-@examples(15)
+@examples(6)
 @given(problem=tiny_problems(4), network_us=st.sampled_from([2.0, 5.0]))
 def test_unequal_machines_get_the_best_partition_in_any_order(problem, network_us):
     """One GPU on a slow network, and two with a fast link between them."""

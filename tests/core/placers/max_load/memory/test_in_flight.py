@@ -298,7 +298,7 @@ def splits_in_two(problem, recompute):
             yield (layer >= cut).astype(np.int64), again
 
 
-@examples(8)
+@examples(4)
 @given(
     layers=st.lists(
         st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 5)), min_size=2, max_size=5
@@ -377,7 +377,7 @@ def fullest(problem, plan, rule):
     return find_fullest(problem, plan.device, rule, plan.replicas, plan.recompute, plan.pace_us)
 
 
-@examples(8)
+@examples(4)
 @given(layers=SMALL, capacity=st.integers(12, 24))
 @example(layers=[(1, 4, 0), (1, 6, 0), (1, 1, 2), (1, 2, 0)], capacity=14)
 def test_the_integer_program_counts_samples_in_flight(layers, capacity):
@@ -399,7 +399,7 @@ def test_only_one_sample_counts_if_asked_to_as_in_the_paper(method):
     assert plan.proven
 
 
-@examples(6)
+@examples(3)
 @given(layers=SIZES, capacity=st.integers(12, 30), network_us=st.sampled_from([1.5, 3.0]))
 @example(layers=[(1, 1, 3), (1, 1, 0), (1, 5, 0), (1, 2, 1)], capacity=12, network_us=3.0)
 @example(
@@ -488,7 +488,7 @@ def least_that_fits_simulated(problem, rule):
     return least_time_us(problem, rule, [*product(contiguous_placements(problem), recomputing)])
 
 
-@examples(5)
+@examples(2)
 @given(
     layers=LAYERS,
     capacity=st.integers(15, 150),
