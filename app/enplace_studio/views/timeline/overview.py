@@ -45,8 +45,8 @@ class Overview(TipWidget):
 
     @property
     def _devices(self) -> list[list[Row]]:
-        """The lanes of each device."""
-        rows = [row for row in self._canvas.lanes.rows if row.is_planned]
+        """The lanes of each device that is used."""
+        rows = [row for row in self._canvas.lanes.rows if row.is_planned and len(row.start_us)]
         devices = dict.fromkeys(row.device for row in rows)
         return [[row for row in rows if row.device == device] for device in devices]
 

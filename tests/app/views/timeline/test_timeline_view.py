@@ -498,6 +498,15 @@ def test_the_strip_shows_what_is_on_screen_and_a_click_moves_it(opener):
     assert canvas.scale.is_fit
 
 
+def test_the_strip_has_no_room_for_devices_that_run_nothing(opener):
+    where = {"a": 0, "b": 1}
+    few, many = (
+        opener(TimelineView, document_of(profile_of({"a": 1, "b": 1}), cluster, where), 700, 300)
+        for cluster in (cluster_of(2), cluster_of(8))
+    )
+    assert many.overview.sizeHint() == few.overview.sizeHint()
+
+
 def test_a_drag_along_the_axis_selects_a_span_and_says_what_it_adds_up_to(open_view, qtbot):
     document = chain_document()
     view = open_view(document)
