@@ -549,9 +549,10 @@ def test_a_running_search_shows_its_best_plan_next_to_the_experts(window, qtbot)
     solver.changed.emit()
     assert live.bound.text() == "proven not below 85.0 ms by ◆ CP-SAT"
     found = window.document.current.plan
-    solver.report = solver.report.then({**progress, "fits": False}, found)
+    solver.report = Report("").then({**progress, "bound_us": None, "fits": False}, found)
     solver.changed.emit()
     assert live.standing.text() == "does not fit yet"
+    assert live.bound.text() == "looking for a plan that fits"
     solver.job = None
     solver.changed.emit()
     assert not live.isVisible()

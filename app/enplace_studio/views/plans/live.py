@@ -104,7 +104,8 @@ class LiveCard(QFrame):
         expert_us = self._expert_us(job)
         per = PER.get(self._solver.aim(job.method, job.objective), "")
         self._show_standing(report, expert_us, per)
-        self.bound.setText(bound_line(report) or report.message)
+        doing = report.message if report.fits else "looking for a plan that fits"
+        self.bound.setText(bound_line(report) or doing)
         self.setToolTip(plain_tip(engines_line(report, job.start)))
         self.curve.setVisible(bool(report.history))
         limit_s = job.time_limit_s or 0.0
