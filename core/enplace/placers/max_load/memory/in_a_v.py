@@ -18,7 +18,7 @@ import numpy as np
 
 from enplace.machine import simulate
 from enplace.machine.host_links import sample_us
-from enplace.machine.op_passes import once_per_step, work_per_sample_us
+from enplace.machine.op_passes import once_per_step, optimiser_ops, work_per_sample_us
 from enplace.machine.pipelines.loads import pass_loads_us
 from enplace.machine.pipelines.pipeline import simulate_pipeline
 from enplace.machine.pipelines.v_shape import IN_A_V, is_in_v
@@ -45,7 +45,7 @@ FEW_CUTS = 1_000
 """If an order can be cut in no more ways than this, all are tried."""
 
 MOST_TRIES = 300
-"""Most cuts of a long order whose loads are computed."""
+"""Most cuts of a long order whose loads are computed, and most that are asked for a V."""
 
 BEST = 20
 """Cuts that are a V, the best first, of which one must fit."""
@@ -78,7 +78,7 @@ def cut_in_v(problem: Problem, rule: LoadRule, *, seed: int, stopped: Stopped) -
     allowed = [each for each in found.values() if np.isfinite(each[0][0])]
     in_v = (
         (us, plan)
-        for (us, _), device in sorted(allowed, key=lambda each: each[0])
+        for (us, _), device in sorted(allowed, key=lambda each: each[0])[:MOST_TRIES]
         for plan in unordered(problem, device, "")
         if not stopped() and is_in_v(problem, plan)
     )
@@ -118,8 +118,10 @@ class _Row:
         np.logical_and.at(allowed, node, problem.unit_allowed[problem.unit])
         on_host = np.logical_not(allowed[:, gpus].any(axis=1))
         self._on_host, self._host = on_host[node], allowed.argmax(axis=1)[node]
-        self._at = np.maximum(inverse(order)[node] - on_host.sum(), 0)
-        self.n = len(order) - int(on_host.sum())
+        counts = np.bincount(node, ~optimiser_ops(problem), len(order)) > 0
+        counts &= ~on_host  # no stage is of a host's inputs, or of updates alone
+        self._at = np.maximum(np.cumsum(counts[order]) - 1, 0)[inverse(order)][node]
+        self.n = int(counts.sum())
         each_us = work_per_sample_us(problem, rule.microbatches)[:, gpus].max(axis=1)
         each_us[self._on_host] = 0
         work_us = np.bincount(self._at, each_us, self.n)
@@ -167,13 +169,13 @@ class _Row:
         return max(loads_us), sum(us**2 for us in loads_us)
 
     def best_cuts(self) -> list[Cuts]:
-        """List the best cuts, the best first."""
+        """List all cuts, or the best of many, the best first."""
         n_cuts = len(self._devices) - 1
         if self.n < n_cuts + 2 or n_cuts < 2:
             return []
         if comb(self.n - 1, n_cuts) <= FEW_CUTS:
             every = filter(self._is_cut, combinations(range(1, self.n), n_cuts))
-            return sorted(every, key=self.rank)[:BEST]
+            return sorted(every, key=self.rank)
         even = np.linspace(0, self._until_us[-1], n_cuts + 3)[1:-1]
         even = np.delete(even, n_cuts // 2)  # the two stages in the middle are one
         at = np.searchsorted(self._until_us, even) - np.arange(n_cuts)

@@ -26,10 +26,11 @@ from properties import examples
 RULE = LoadRule(pipeline="zbv")
 
 
-def chain(layers, n_gpus, capacity_bytes, hosts=0, frozen=0):
+def chain(layers, n_gpus, capacity_bytes, hosts=0, frozen=0, updates=0):
     """Return layers with times of both passes and of weights, and bytes that they send and keep.
 
     A host, if there is one, makes what the first and the last layer read. Some layers are frozen.
+    Updates are of variables that no layer reads, as counters of steps are.
     """
     n = range(len(layers))
     names = [f"f{i}" for i in n] + [f"gradients/b{i}" for i in reversed(n[frozen:])]
@@ -45,6 +46,7 @@ def chain(layers, n_gpus, capacity_bytes, hosts=0, frozen=0):
     colocation = {name: name[-1] for name in times}
     edges += [("input", f"f{i}", 0) for i in (0, len(layers) - 1)] * hosts
     cpu = dict.fromkeys(["input"] * hosts, 0.0)
+    times |= {f"update/u{i}": 0.001 for i in range(updates)}
     profile = profile_of(times, edges, colocation=colocation, cpu=cpu)
     link = {"b0_us": 0.0, "b1_us_per_byte": 0.1}
     cluster = cluster_of(n_gpus, **link, capacity_bytes=capacity_bytes, cpu_lanes=hosts)
@@ -80,6 +82,15 @@ def test_each_stage_in_a_v_trains_something():
     assert find_halves(problem, plan) is not None
     device = dict(zip(problem.profile.op_names, plan.device.tolist(), strict=True))
     assert device["f0"] == device["f1"]
+
+
+def test_updates_of_what_no_layer_reads_are_no_stages():
+    """As AdamW has one for each parameter, cuts between them would outnumber those of layers."""
+    found = [
+        place_in_v(chain([(2, 2, 2, 1)] * 4, 2, 10**6, updates=updates)) for updates in (0, 50)
+    ]
+    assert NO_V not in found[1].note
+    assert found[1].value_us == pytest.approx(found[0].value_us, rel=0.01)
 
 
 LAYER = st.tuples(*[st.integers(1, 9)] * 3, st.integers(0, 9))
