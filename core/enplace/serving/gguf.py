@@ -128,6 +128,10 @@ class _Reader:
             )
         # The file begins with the fastest dimension; a shape, with the slowest.
         shape = [self._scalar("<Q") for _ in range(n)][::-1]
+        if 0 in shape:
+            raise FileError(
+                f"byte {self._at:,}: tensor '{name}' has a dimension of 0; download it again"
+            )
         number, offset = self._scalar("<I"), self._scalar("<Q")
         if number not in TYPES:
             raise FileError(

@@ -170,6 +170,7 @@ FAULTS_OF_GGUF = {
         {"tensors": [("a", [1 << 40, 1 << 40], 0)]},
         "its shape means over 2\\^62 bytes",
     ),
+    "a tensor of nothing": ({"tensors": [("a", [0, 256], 0)]}, "'a' has a dimension of 0"),
     "a tensor twice": ({"tensors": [("a", [256], 0)] * 2}, "tensor 'a' is there twice"),
     "no tensors": ({"tensors": []}, "holds no tensors"),
 }

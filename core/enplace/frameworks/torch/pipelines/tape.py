@@ -941,9 +941,16 @@ def _changes_rows(line: str, name: str) -> PipelineRefusedError:
 
 
 def _reads_early() -> PipelineRefusedError:
+    who, mend = "the script", "move that line below loss.backward()"
+    for frame, _ in walk_stack(None):
+        if is_of_script(frame):
+            break
+        if str(frame.f_globals.get("__name__")).startswith("torch.nn."):
+            who = f"PyTorch's '{frame.f_code.co_name}'"
+            mend = "run without it, or without a pipeline"
     return PipelineRefusedError(
-        "the script reads a value of its step before it goes backward, and a pipeline has none "
-        "until then; move that line below loss.backward()"
+        f"{at_line()}: {who} reads a value of the step before it goes backward, and a pipeline has "
+        f"none until then; {mend}"
     )
 
 

@@ -857,6 +857,14 @@ def test_noise_that_all_micro_batches_would_share_is_refused(draw):
         taped(Tied(), *batch(), loss=lambda out, y: loss_of(out + draw(out), y))
 
 
+def test_a_function_of_pytorch_that_reads_values_is_named_with_the_line_that_calls_it():
+    def noisy(out, y):
+        return loss_of(out + nn.init.trunc_normal_(torch.empty_like(out)), y)
+
+    with pytest.raises(PipelineRefusedError, match=r"line \d+: PyTorch's 'trunc_normal_' reads"):
+        taped(Tied(), *batch(), loss=noisy)
+
+
 class Masked(Tied):
     def forward(self, x, mask):
         return nn.functional.scaled_dot_product_attention(*[self.emb(x)] * 3, mask) @ self.two(mask)

@@ -431,7 +431,7 @@ WHY = (
     "PipelineRefusedError the processes have different batches",
     "PipelineRefusedError the loss leaves out targets",
     "PipelineRefusedError 'layers.1' has another 'training' than in the first step (True then, Fa",
-    "PipelineRefusedError the script reads a value of its step before it goes backward",
+    ": the script reads a value of the step before it goes backward",
 )
 
 
