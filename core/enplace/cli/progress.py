@@ -201,3 +201,16 @@ def end_at_once(*_: object) -> NoReturn:
     stop_compiling()
     print(INTERRUPTED_LINE, file=sys.stderr, flush=True)
     os._exit(INTERRUPTED)
+
+
+@contextmanager
+def ended_in_compiler(stopped: Callable[[], bool]) -> Iterator[None]:
+    """End this process before the next function is compiled, once a job is stopped."""
+    from enplace.compiling import watch_compiler
+
+    def begin(_: str) -> None:
+        if stopped():
+            end_at_once()
+
+    with watch_compiler(begin):
+        yield

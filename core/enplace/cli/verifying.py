@@ -11,7 +11,7 @@ from enplace import __version__
 from enplace.cli.answer import NO, YES, Answer, command
 from enplace.cli.models import FRAMEWORK, device_options
 from enplace.cli.options import FILE, force_option
-from enplace.cli.progress import stopped_by_ctrl_c, work_bar
+from enplace.cli.progress import ended_in_compiler, stopped_by_ctrl_c, work_bar
 from enplace.cli.runs import run_numbers
 from enplace.errors import EnplaceError
 from enplace.files.outputs import VERIFICATION, check_outputs, keep_replaced
@@ -53,7 +53,7 @@ def verify(framework: str | None, devices: str | None, output: str, force: bool)
         raise EnplaceError(f"{chosen.name} runs no models; choose another framework")
     check_outputs([(VERIFICATION, output)], force=force)
     began_s = time.monotonic()
-    with work_bar() as report, stopped_by_ctrl_c() as stopped:
+    with work_bar() as report, stopped_by_ctrl_c() as stopped, ended_in_compiler(stopped):
         found = verifying.verify(
             chosen,
             devices or verifying.devices_to_verify(chosen),

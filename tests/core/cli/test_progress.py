@@ -8,6 +8,7 @@ import sys
 import threading
 
 import numpy as np
+import pytest
 from numba import njit
 
 from enplace.cli import progress
@@ -90,3 +91,19 @@ def test_ctrl_c_is_noticed_without_its_handler():
             assert pressed()
     finally:
         signal.signal(signal.SIGINT, usual)
+
+
+def test_once_a_job_is_stopped_nothing_more_is_compiled(monkeypatch):
+    class EndedError(Exception):
+        """Instead of the end of the process."""
+
+    def end():
+        raise EndedError
+
+    monkeypatch.setattr(progress, "end_at_once", end)
+    stopped = threading.Event()
+    with progress.ended_in_compiler(stopped.is_set):
+        assert njit(lambda x: x + 2)(np.int64(1)) == 3
+        stopped.set()
+        with pytest.raises(EndedError):
+            njit(lambda x: x + 3)(np.int64(1))
