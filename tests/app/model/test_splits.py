@@ -106,7 +106,7 @@ def test_methods_that_cannot_solve_the_problem_give_the_reason(document):
     method = SimpleNamespace(why_not="", capabilities=("splits", "memory"))
     assert why_not_for(method, document.problem) == ""
     document.choose_plan(document.plans[1])
-    assert "already split" in why_not_for(method, document.problem)
+    assert "splits ops already" in why_not_for(method, document.problem)
     free = replace(split_layer(), persistent_bytes=np.array([1024, 1024, 1024, 0]))
     problem = Problem(free, cluster_of(2, capacity_bytes=2048))
     single = SimpleNamespace(why_not="", capabilities=("one-device",))
