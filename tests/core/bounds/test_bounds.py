@@ -57,8 +57,8 @@ def shortest_us(problem):
     return min((s.makespan_us for s in every_schedule(problem) if s.fits), default=np.inf)
 
 
-@examples(6)
-@given(profile=profiles(max_ops=5), cluster=clusters())
+@examples(10)
+@given(profile=profiles(max_ops=4), cluster=clusters())
 def test_no_schedule_at_all_beats_the_bound(profile, cluster):
     problem = Problem(profile, cluster)
     assert lower_bound_us(problem) <= shortest_us(problem) * (1 + 1e-12)

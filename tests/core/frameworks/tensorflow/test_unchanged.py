@@ -102,14 +102,13 @@ os.chdir("work")
 few, source, steps = ["train.py", "--trust"], ["--profile", "../P.enplace"], ["--steps", "2"]
 devices = ["--devices", "cpu:2"]
 assert run(["profile", *few, *steps, "--warm-ups", "0", *devices, "-o", "../P.enplace"]) == 0
-place = ["place", "../P.enplace", "--cluster", "local", "--method", "round-robin"]
-assert run([*place, "-o", "../plan.json"]) == 0
-plan = ["train.py", "../plan.json", "--trust"]
 if REFUSED:
-    assert run(["run", *plan, *source, *steps]) == 0
-else:
+    place = ["place", "../P.enplace", "--cluster", "local", "--method", "round-robin"]
+    assert run([*place, "-o", "../plan.json"]) == 0
+    plan = ["train.py", "../plan.json", "--trust"]
     tune = ["--rounds", "1", "--time-limit", "1", "-o", "../better.json"]
     assert run(["tune", *plan, *source, *steps, *tune]) == 0
+else:
     found = verifying.verify(FRAMEWORK, "cpu:2", [Path("train.py")], ["round-robin"], 2)
     assert found.checks[0].run is not None, found.checks[0].why_not
 """
