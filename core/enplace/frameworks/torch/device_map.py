@@ -48,19 +48,26 @@ def block_of(scope: str) -> str:
     return "/".join(parts[: at + 1])
 
 
-def find_blocks(profile: Profile, unit_of: Callable[[str], str] = block_of) -> list[list[int]]:
+def find_blocks(profile: Profile, *, as_run: bool = False) -> list[list[int]]:
     """Return the ops of each block that has parameters, with their gradients and updates.
 
     As in PyTorch's pipelines, an op of a module without any, such as a dropout or the loss, is in
     the block that makes the last of its inputs. What comes before all parameters is in the block of
-    its first reader, unless the two run on different kinds of devices.
+    its first reader, unless the two run on different kinds of devices. So is what a module does
+    first for itself with a tensor that others read too, such as a time embedding: its gradients
+    are added up from the last module to the first.
+
+    Parameters
+    ----------
+    as_run : bool, optional
+        Return modules instead, and leave that first op where a pipeline runs it: with its inputs.
     """
-    block, label = _label_blocks(profile, unit_of)
+    block, label = _label_blocks(profile, str if as_run else block_of)
     backward = named_backward(profile)
     ahead = ~backward & ~profile.of_kind(OpKind.VARIABLE)
     begin = np.full(int(label.max(initial=0)) + 1, profile.n_ops)
     np.minimum.at(begin, label[ahead], np.flatnonzero(ahead))
-    home = _find_homes(profile, label, ahead, begin)
+    home = _find_homes(profile, label, ahead, begin, as_run)
     called: dict[int, set[int]] = defaultdict(set)  # the homes of the calls of each block
     for op in np.flatnonzero(ahead).tolist():
         if label[op] in home:
@@ -72,7 +79,7 @@ def find_blocks(profile: Profile, unit_of: Callable[[str], str] = block_of) -> l
 
 
 def _find_homes(
-    profile: Profile, label: IntArray, ahead: BoolArray, begin: IntArray
+    profile: Profile, label: IntArray, ahead: BoolArray, begin: IntArray, as_run: bool
 ) -> dict[int, int]:
     """Find the block that the forward ops of each label belong to, as its label.
 
@@ -101,7 +108,9 @@ def _find_homes(
     # Data have a higher number than the op that reads them first.
     ordered = profile.topological_order
     order = [*dict.fromkeys(label[ordered[ahead[ordered]]].tolist())]
-    for labels, others, nearest in ((order, gets, max), (order[::-1], gives, min)):
+    own = [] if as_run else _find_own(profile, label, ahead, gets, gives)
+    late = order[::-1]
+    for labels, others, nearest in ((own, gives, min), (order, gets, max), (late, gives, min)):
         for each in labels:
             near = [home[other] for other in others[each] if other in home]
             if each not in home and near:
@@ -109,6 +118,33 @@ def _find_homes(
                 if (runs[each] & runs[found]).any():
                     home[each] = found
     return home
+
+
+def _find_own(
+    profile: Profile,
+    label: IntArray,
+    ahead: BoolArray,
+    gets: Mapping[int, set[int]],
+    gives: Mapping[int, set[int]],
+) -> list[int]:
+    """List the labels of what a module does first, for itself, with what others read too."""
+    module = {
+        each: split_pass(profile.scopes[op])[1]
+        for op, each in zip(np.flatnonzero(ahead).tolist(), label[ahead].tolist(), strict=True)
+    }
+    found = []
+    for each, path in module.items():
+        around = path.rpartition("/")[0]
+
+        def is_inside(other: int, around: str = around) -> bool:
+            return f"{module[other]}/".startswith(f"{around}/")
+
+        makers, readers = gets.get(each, ()), gives.get(each, ())
+        is_shared = any(len(gives[maker]) > 1 for maker in makers)
+        is_first = around and is_shared and not any(map(is_inside, makers))
+        if is_first and readers and all(map(is_inside, readers)):
+            found.append(each)
+    return found
 
 
 def _add_gradients(
@@ -152,7 +188,7 @@ def count_elsewhere(profile: Profile, device: IntArray) -> int:
     """
     holds, ahead = profile.of_kind(OpKind.VARIABLE), ~named_backward(profile)
     found = 0
-    for ops in map(np.array, find_blocks(profile, str)):
+    for ops in map(np.array, find_blocks(profile, as_run=True)):
         homes = device[ops[holds[ops]]]
         found += int((device[ops[ahead[ops]]] != homes[0]).sum()) if len(homes) else 0
     return found
