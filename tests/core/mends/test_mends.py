@@ -18,7 +18,7 @@ from enplace.placers import PlaceOptions, Stop
 from enplace.placing.stopwatch import Stopwatch
 from enplace.readers import read_plan
 from enplace.readers.archive import read_project
-from enplace.values.cluster import MAX_DEVICES, Device
+from enplace.values.cluster import Device
 from enplace.values.cluster_variants import THROUGH_HOST, boundless, with_gpus, with_host
 from enplace.values.measurement import Measurement
 from enplace.values.problem import STEP_TIME, Problem
@@ -255,8 +255,9 @@ def test_offloading_or_recomputing_is_no_slower_than_either(monkeypatch):
     assert both.peak_bytes[0] <= 260 * KB
 
 
-def test_a_cluster_with_as_many_gpus_as_there_can_be_gets_no_host():
-    full = with_gpus(cluster_of(2, capacity_bytes=KB), MAX_DEVICES)
+def test_a_cluster_with_as_many_gpus_as_there_can_be_gets_no_host(monkeypatch):
+    monkeypatch.setattr("enplace.mends.changes.MAX_DEVICES", 16)
+    full = with_gpus(cluster_of(2, capacity_bytes=KB), 16)
     names = first_changes(full)
     assert names[:4] == ["recompute", "pipeline-recompute", "accumulate-2", "batch-4"]
     assert not {"host", "offload"}.intersection(names)
