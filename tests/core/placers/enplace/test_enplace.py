@@ -84,9 +84,9 @@ def test_the_time_limit_is_kept_where_nothing_fits_and_each_plan_takes_long(monk
     monkeypatch.setattr(search, "SMALL", 0)
     problem = Problem(branches(), gpus(3, b1=0.5, capacity=30))
     stopwatch = Stopwatch(lambda: seconds + 0.001 * next(looks))
-    plan = place(problem, "enplace", options=PlaceOptions(stop=Stop(10.0, clock=stopwatch))).plan
+    plan = place(problem, "enplace", options=PlaceOptions(stop=Stop(4.0, clock=stopwatch))).plan
     assert seconds > 1.0
-    assert plan.solve_seconds < 11.0
+    assert plan.solve_seconds < 5.0
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_two_methods_are_tried_side_by_side_on_a_large_graph(monkeypatch, large)
     assert found.plan.note.startswith(f"There was too little time for {later} methods")
 
 
-@examples(4)
+@examples(2)
 @given(problem=problems())
 def test_no_list_schedule_is_better_on_a_large_graph(problem):
     problem = with_measured_links(problem)
@@ -460,7 +460,7 @@ load_all_kernels(lambda message: None)
 known = compiled()
 one_round = PlaceOptions(values={"rounds": 1})
 profiles = sorted((read_profile(sample.path) for sample in samples()), key=lambda p: p.n_ops)
-for profile in profiles[:3]:
+for profile in profiles[:2]:
     found = place(Problem(profile, presets()["celeritas"]), "enplace", options=one_round)
     critical_path(found.schedule)  # as a window does with each plan
 # Two ops that are merged to one, and would be faster apart, were it not for the transfer.
