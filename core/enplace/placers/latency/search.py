@@ -80,7 +80,11 @@ def place_greedily(problem: Problem) -> IntArray:
     able = groups.allowed[np.arange(groups.n_groups), place]
     # Units that depend on each other both ways but are pinned apart cannot share any device.
     place[~able] = np.argmax(groups.allowed[~able], axis=1)
-    return choose_devices(problem, spread_places(groups, place))
+    device = choose_devices(problem, spread_places(groups, place))
+    allowed = problem.unit_allowed[problem.unit]
+    refused = ~allowed[np.arange(len(device)), device]
+    device[refused] = np.argmax(allowed[refused], axis=1)
+    return device
 
 
 def search_latency(

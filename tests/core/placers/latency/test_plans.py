@@ -169,3 +169,18 @@ def test_where_copies_of_tensors_exceed_memory_another_plan_that_fits_is_taken(m
     assert made.schedule.fits
     assert made.plan.proven
     assert made.plan.value_us == 68
+
+
+def test_units_that_share_no_device_are_placed_where_they_may_run():
+    """They depend on each other both ways: as one subgraph, they could run nowhere."""
+    edges = [("a", "b", 2000), ("b", "c", 2000)]
+    profile = profile_of(
+        dict.fromkeys("abc", 1.0),
+        edges,
+        cpu=dict.fromkeys("abc", 1.0),
+        colocation={"a": "x", "c": "x"},
+    )
+    machine = cluster_of(1, cpu_lanes=1, capacity_bytes=3000)
+    problem = Problem(profile, machine, Constraints(pins={0: 1, 1: 0, 2: 1}))
+    plan = place(problem, "latency-ip", options=PlaceOptions(objective=LATENCY)).plan
+    assert plan.device.tolist() == [1, 0, 1]
