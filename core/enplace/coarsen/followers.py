@@ -36,7 +36,8 @@ def find_leaders(problem: Problem, position: IntArray) -> IntArray:
     """
     works = np.isfinite(problem.time_us) & (problem.time_us > 0)
     idle = np.asarray(~works.any(axis=1))
-    return _follow(build_machine(problem), np.argsort(position), position, idle)
+    # A copy, as the kernel would be compiled once more for an array that is read-only.
+    return _follow(build_machine(problem), np.argsort(position), position.copy(), idle)
 
 
 @kernel

@@ -203,7 +203,7 @@ def test_blocks_move_like_those_of_the_reference(
     order, device = np.array(problem.profile.topological_order), np.array(plan.device)
     serve = POLICIES.index(policy), LINK_POLICIES.index(links)
     ranked = ranked and policy == "priority"
-    accepting = Accepting(*serve, ranked, False, 12, threshold, slack)
+    accepting = Accepting(*serve, ranked, 0.0, 12, threshold, slack)
     reference = Reference(problem, blocks, accepting, np.random.default_rng(seed))
     expected = reference.run(order, device)
     stop = np.zeros(1, dtype=bool)
