@@ -287,7 +287,8 @@ def read_start(problem: Problem, plan_file: PathLike, method: str) -> Plan:
         "ops missing in it start next to neighbours",
     )
     with naming(plan_file):
-        return complete_plan(split_problem(problem, found.plan.splits), found)
+        start = complete_plan(split_problem(problem, found.plan.splits), found)
+        return replace(start, claim=None)  # what becomes of it is no longer the file's
 
 
 def _check_ops(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PySide6.QtCore import QSettings
 
-from enplace.bounds import Proofs, rivals_of
+from enplace.bounds import Proofs, rivals_of, with_claim
 from enplace.errors import EnplaceError, FileError, PlanError, ProblemError
 from enplace.machine import simulate
 from enplace.machine.check_claims import check_claims
@@ -243,6 +243,10 @@ def _entry_from(
         cluster = cluster_from_json(detail["cluster"], "the cluster of a plan")
         problem = Problem(problem.measured_profile, cluster.scaled(*scale), splits=problem.splits)
     problem = _made_under(problem, plan, detail.get("constraints"))
+    if plan.claim is not None:  # of this problem, unless an older file holds a what-if
+        problem = split_problem(problem, plan.splits)
+        said_of = problem if scale == (1.0, 1.0) else None
+        plan = replace(plan, claim=replace(plan.claim, problem=said_of))
     entry = entry_for(problem, name, plan, one_line(str(detail.get("note", ""))))
     at = detail.get("origin")
     return replace(
@@ -329,14 +333,17 @@ def to_project(
 
 def _kept_plan(opened: OpenProject, entry: PlanEntry, proofs: Proofs) -> Plan:
     """Return a plan as it is without the what-if, which no file keeps."""
-    made = entry.own or entry.plan
-    if made.value_us is None:
-        proof = proofs.known(rivals_of(entry.schedule)) if opened.scale == (1.0, 1.0) else None
-        return replace(entry.plan, bound_us=proof.bound_us if proof and proof.by else None)
-    if opened.scale == (1.0, 1.0):
-        return entry.plan
-    problem = replace(entry.schedule.problem, cluster=entry.cluster or opened.cluster)
-    return check_claims(problem, made)
+    made, problem = entry.own or entry.plan, entry.schedule.problem
+    is_as_it_is, is_step = opened.scale == (1.0, 1.0), made.value_us is None
+    if is_as_it_is or is_step:
+        made = entry.plan
+    if not is_as_it_is and (made.claim or not is_step):
+        problem = replace(problem, cluster=entry.cluster or opened.cluster)
+        made = check_claims(problem, made)
+    if is_step:
+        proof = proofs.known(rivals_of(entry.schedule)) if is_as_it_is else None
+        made = replace(made, bound_us=proof.bound_us if proof and proof.by else None)
+    return made if made.bound_us else with_claim(problem, made)
 
 
 def _details(

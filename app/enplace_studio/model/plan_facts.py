@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from enplace.bounds import claim_text
 from enplace.errors import EnplaceError
 from enplace.machine import critical_path
 from enplace.machine.plan_words import say_where
@@ -154,6 +155,7 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry, stale: str) 
     lines += filter(None, [rewriting(entry.plan.splits)])
     if entry.plan.note:
         lines.append(as_sentence(in_window_words(entry.plan.note)))
+    lines += filter(None, [file_claim(bounds, schedule)])
     if entry.run is not None and not entry.run.on_labels:
         lines.append(f"measured: {compared(schedule.makespan_us, entry.run.step_time_us)}")
     full = about_full(schedule.problem.cluster, schedule.peak_bytes)
@@ -164,6 +166,14 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry, stale: str) 
             lines.append("click to switch back to that cluster")
         lines.append("“Solve again here” runs its method again")
     return "\n".join(lines)
+
+
+def file_claim(bounds: Bounds, schedule: Schedule) -> str:
+    """Say what the file of a plan claims, once it is more than what is known here."""
+    if schedule.plan.claim is None or schedule.plan.value_us is not None:
+        return claim_text(schedule, schedule.plan.bound_us)
+    known_us = bounds.find_us(schedule)
+    return "" if known_us is None else claim_text(schedule, known_us)
 
 
 def _proof(bounds: Bounds, schedule: Schedule) -> str:

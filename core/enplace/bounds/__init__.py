@@ -1,6 +1,16 @@
 """Lower bounds on the step time, and on the latency of a query, each proven."""
 
+from enplace.bounds.claims import claim_text, with_claim
 from enplace.bounds.proofs import Proof, Proofs, rivals_of, step_bound_us, with_bound
 from enplace.bounds.step_time import lower_bound_us
 
-__all__ = ["Proof", "Proofs", "lower_bound_us", "rivals_of", "step_bound_us", "with_bound"]
+__all__ = [
+    "Proof",
+    "Proofs",
+    "claim_text",
+    "lower_bound_us",
+    "rivals_of",
+    "step_bound_us",
+    "with_bound",
+    "with_claim",
+]

@@ -112,12 +112,12 @@ class Proofs:
         with self._access:
             if problem not in self._known:
                 best_first = sorted(self._best.items(), key=itemgetter(1), reverse=True)
-                holding = (proof for other, proof in best_first if _has_all_of(problem, other))
+                holding = (proof for other, proof in best_first if has_all_of(problem, other))
                 self._known[problem] = next(holding, None)
             return self._known[problem]
 
 
-def _has_all_of(problem: Problem, other: Problem) -> bool:
+def has_all_of(problem: Problem, other: Problem) -> bool:
     """Whether every plan of a problem is a plan of the other: same costs, no fewer constraints.
 
     Nor may the other allow fewer copies.

@@ -46,7 +46,7 @@ def check_claims(problem: Problem, plan: Plan) -> Plan:
         1 + SAME
     ):
         return plan
-    plan = replace(plan, bound_us=None, proven=False, rivals=None)
+    plan = replace(plan, bound_us=None, proven=False, rivals=None, claim=None)
     if plan.objective == LATENCY:
         plan, value_us = replace(plan, subgraph=None), latency_us(problem, plan.device)
     return replace(plan, value_us=finite(value_us))

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from enplace.errors import FileError
+from enplace.errors import EnplaceError, FileError
 from enplace.files.fields import check_format, each_object, is_object, number, shown, take, whole
 from enplace.files.json_text import parse_json
 from enplace.files.reading import naming, read_bytes
@@ -26,8 +27,8 @@ from enplace.readers.measurement import measurement_from_json
 from enplace.readers.split_list import splits_from_json
 from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
-from enplace.values.constraints import Before, Pin, Row
-from enplace.values.plan import Plan, follow_graph
+from enplace.values.constraints import Before, Constraints, Pin, Row
+from enplace.values.plan import Claim, Plan, follow_graph
 from enplace.values.plan_facts import facts_in_file
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import KINDS, IntArray, Profile, make_profile
@@ -134,7 +135,10 @@ def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
         )
         fingerprint = take(data, "profile", dict, "", {}).get("fingerprint")
         demands = _constraints(data, index, problem.cluster.name)
-        same = fingerprint in (None, problem.measured_profile.fingerprint)
+        own = problem.measured_profile.fingerprint
+        if plan.claim is not None and fingerprint == own and not (missing or unknown):
+            plan = replace(plan, claim=_of_its_problem(plan.claim, problem, data, demands))
+        same = fingerprint in (None, own)
         return PlanFile(problem, plan, missing, unknown, demands, same)
 
 
@@ -245,6 +249,24 @@ def _constraints(
     for op in pins:
         _device(take(pins, op, str, "pins"), index, cluster, "pins")
     return rows_by_name({**data, Pin.key: list(map(list, pins.items()))})
+
+
+def _of_its_problem(
+    claim: Claim, problem: Problem, data: dict[str, Any], demands: Mapping[str, list[Row]]
+) -> Claim | None:
+    """Return what a file claims, of the cluster and the constraints in it; None if they are unfit.
+
+    Parameters
+    ----------
+    problem : Problem
+        The same graph, perhaps on another cluster.
+    """
+    with suppress(EnplaceError):
+        cluster = cluster_from_json(take(data, "cluster", dict, ""), "cluster")
+        made = constrain(replace(problem, cluster=cluster, constraints=Constraints()), demands)
+        if not (made.unknown or made.overruled):
+            return replace(claim, problem=made.problem)
+    return None
 
 
 def _replicas(

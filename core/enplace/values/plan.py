@@ -41,6 +41,25 @@ COPYING = "enplace-recompute", "enplace-offload"
 
 
 @dataclass(frozen=True, eq=False)
+class Claim:
+    """What a plan's file says of other plans, which nobody here has proved.
+
+    Attributes
+    ----------
+    bound_us : float
+        None of the plan's rivals has less.
+    proven : bool
+        Whether none is better than the plan itself.
+    problem : Problem or None
+        The problem that this was said of; None if it is not known.
+    """
+
+    bound_us: float
+    proven: bool = False
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Plan(Frozen):
     """The device of every op, the order of ops, and what the placer reported.
 
@@ -95,6 +114,8 @@ class Plan(Frozen):
     details : mapping
         Plain data that only this placer reports: ``ideals``, ``family``, ``solver_status``...
         It informs people; nothing depends on it.
+    claim : Claim or None
+        What the plan's file claims (:mod:`enplace.bounds.claims`).
 
     Raises
     ------
@@ -123,6 +144,7 @@ class Plan(Frozen):
     solve_seconds: float | None = None
     seed: int | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+    claim: Claim | None = None
 
     def __post_init__(self) -> None:
         for name in ("device", "position"):

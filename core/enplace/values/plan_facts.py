@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from enplace.text import UNPRINTABLE, as_sentence, finite, ms, one_line
+from enplace.text import UNPRINTABLE, finite, one_line
 from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule
-from enplace.values.plan import Plan
+from enplace.values.plan import Claim, Plan
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
 from enplace.values.profile import IntArray
 from enplace.values.rivals import ALL, CONTIGUOUS, STAGED, Rivals
@@ -19,8 +19,6 @@ VALUE_KEYS = {LATENCY: "latency_us", THROUGHPUT: "time_per_sample_us"}
 """Key of a plan's value, by objective; a plan for the step time has none."""
 
 _MOST_SUBGRAPHS = 1 << 31
-
-PROVEN_BY_AUTHOR = "Proven best, says its file."
 
 _YEAR_S = 3.2e7
 
@@ -78,13 +76,10 @@ def _pace_us(value: object) -> float:
 def facts_in_file(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Read the same from a file, which proves nothing: it may be a stranger's, or out of date."""
     found = facts_from_json(facts)
-    bound_us, value_us = found["bound_us"] or 0.0, found["value_us"]
-    claim = PROVEN_BY_AUTHOR if found["proven"] else ""
-    if not claim and 0 < bound_us <= (value_us or bound_us):
-        claim = f"Not below {ms(bound_us)}, says its file."
-    if claim not in found["note"]:
-        found["note"] = " ".join(filter(None, (as_sentence(found["note"]), claim)))
-    return found | {"bound_us": None, "proven": False, "rivals": None}
+    proven = found["proven"] and found["value_us"] is not None
+    bound_us = found["bound_us"] or (found["value_us"] if proven else 0.0)
+    claim = Claim(bound_us, proven) if bound_us > 0 else None
+    return found | {"bound_us": None, "proven": False, "rivals": None, "claim": claim}
 
 
 def _devices(numbers: Any) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from html import escape
 
 import numpy as np
 
+from enplace.bounds import claim_text
 from enplace.machine import critical_path
 from enplace.machine.caching_allocator import about_reserved
 from enplace.machine.pipelines.pipeline import (
@@ -87,7 +88,7 @@ def report_html(result: Result) -> str:
         "Constraints": _constraints(schedule.problem, grouping),
         **({"Split ops": _splits(schedule.problem)} if schedule.problem.splits else {}),
         **({"How to apply it": _how_to_apply(result)} if result.how_to else {}),
-        "Plan": _settings(schedule),
+        "Plan": _settings(result),
     }
     about = measured.about_times, measured.about_passes, *measured.notes
     pictures = (graph_svg(schedule, result.opened), timeline_svg(result), memory_svg(schedule))
@@ -353,8 +354,9 @@ def _how_to_apply(result: Result) -> str:
     )
 
 
-def _settings(schedule: Schedule) -> str:
+def _settings(result: Result) -> str:
     """Show how the plan was made, and by which rules it is simulated."""
+    schedule = result.schedule
     problem, plan = schedule.problem, schedule.plan
     labels = [device.label for device in problem.cluster.devices]
     facts = [
@@ -367,7 +369,7 @@ def _settings(schedule: Schedule) -> str:
         ("proven best", "yes" if plan.proven else ""),
         ("computes again", listed([labels[device] for device in plan.recompute])),
         *((key.replace("_", " "), _shown(value)) for key, value in sorted(plan.details.items())),
-        ("note", as_sentence(plan.note)),
+        ("note", f"{as_sentence(plan.note)} {claim_text(schedule, result.bound_us)}".strip()),
         ("fingerprint of the graph", problem.measured_profile.fingerprint),
     ]
     return pairs([(key, value) for key, value in facts if value])

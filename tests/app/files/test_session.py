@@ -16,6 +16,7 @@ from enplace.errors import EnplaceError, FileError
 from enplace.files.writing import write_atomically
 from enplace.readers import readers
 from enplace.readers.archive import Project
+from enplace.text import ms
 from enplace.values.cluster import Cluster, Device
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
@@ -28,6 +29,7 @@ from enplace_studio.files.recovery import BACKUPS, BACKUPS_IN_ALL, Backups, Reco
 from enplace_studio.model.document import Document
 from enplace_studio.model.edits import choosing
 from enplace_studio.model.open_project import start_project
+from enplace_studio.model.plan_facts import file_claim
 from problems import cluster_of, profile_of
 
 
@@ -523,12 +525,34 @@ def test_a_recovered_copy_remembers_which_version_of_its_file_was_seen(tmp_path)
 
 def test_what_only_a_solver_could_prove_is_named_when_the_project_is_opened_again(tmp_path):
     document = chain_document()
-    document.bounds.add(document.problem, Proof(2100.0, "CP-SAT"))
+    document.bounds.add(document.problem, Proof(40.0, "CP-SAT"))
     project = session.to_project(document.project, {}, proofs=document.bounds.proofs)
     write_project(tmp_path / "p.enplace", project)
-    opened = session.open_file(tmp_path / "p.enplace").project
-    assert opened.current.plan.note == "Not below 2.1 ms, says its file."
-    assert opened.current.plan.bound_us is None
+    again, claimed = Document(), f"Not below {ms(40.0)}, says its file."
+    again.open(session.open_file(tmp_path / "p.enplace").project)
+
+    def said(document):
+        document.bounds.proofs.find(document.problem)
+        return file_claim(document.bounds, document.schedule)
+
+    assert (said(again), again.current.plan.bound_us, again.current.plan.note) == (
+        claimed,
+        None,
+        "",
+    )
+    again.set_scale(1.0, 6.2)
+    assert said(again) == "", "it was said of other speeds"
+    kept = opened_again(again, tmp_path / "q.enplace")
+    assert (kept.project.scale, said(kept)) == ((1.0, 1.0), claimed)
+    again.set_scale(1.0, 1.0)
+    assert said(again) == claimed
+    again.set_cluster(cluster_of(3))
+    assert said(again) == "", "it was said of another cluster"
+    assert said(opened_again(again, tmp_path / "r.enplace")) == ""
+    again.set_cluster(kept.project.cluster)
+    assert said(again) == claimed
+    again.place([2], 0)
+    assert said(again) == "", "the file did not say it of the edited plan"
 
 
 def test_the_oldest_backup_goes_only_when_the_new_one_is_on_disk(tmp_path, monkeypatch):

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from enplace.bounds import claim_text
 from enplace.errors import EnplaceError, FileError, PlanError
 from enplace.files import fields, json_text, reading
 from enplace.files.writing import write_atomically
@@ -35,10 +36,11 @@ from enplace.readers import (
     read_profile,
     read_project,
 )
+from enplace.text import ms
 from enplace.values.constraints import Constraints
 from enplace.values.limits import MAX_BYTES, MAX_NAME
 from enplace.values.plan import Plan, check_plan
-from enplace.values.problem import THROUGHPUT, Problem
+from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.result import Result
 from enplace.writers import write_plan, write_profile, write_project
@@ -846,24 +848,50 @@ def test_a_file_proves_nothing(tmp_path: Path) -> None:
     )
     write_project(tmp_path / "p.enplace", Project(PROFILE, plans=(("lie", lie),)))
     ((_, plan),) = read_project(tmp_path / "p.enplace").plans
-    assert (plan.proven, plan.bound_us, plan.rivals) == (False, None, None)
-    assert plan.note == "Proven best, says its file."
+    assert (plan.proven, plan.bound_us, plan.rivals, plan.note) == (False, None, None, "")
+    problem = Problem(PROFILE, cluster_of(2))
+    write_plan(tmp_path / "x.plan.json", Result(simulate(problem, lie)))
+    found = complete_plan(problem, read_plan(tmp_path / "x.plan.json", problem))
+    assert claim_text(simulate(problem, found), None) == "", "it has another value"
+    write_plan(
+        tmp_path / "x.plan.json", Result(simulate(problem, replace(lie, value_us=found.value_us)))
+    )
+    found = complete_plan(problem, read_plan(tmp_path / "x.plan.json", problem))
+    assert claim_text(simulate(problem, found), None) == "Proven best, says its file."
 
 
 def test_a_bound_that_only_a_search_could_prove_is_named_as_the_files(tmp_path: Path) -> None:
     problem, file = Problem(PROFILE, cluster_of(2)), tmp_path / "x.plan.json"
-    plan = replace(plan_of(problem, dict.fromkeys(PROFILE.op_names, 0)), note="a cut.")
+    plan = plan_of(problem, dict.fromkeys(PROFILE.op_names, 0))
+    step_us = simulate(problem, plan).makespan_us
+    bound_us, claimed = step_us / 2, f"Not below {ms(step_us / 2)}, says its file."
 
-    def kept(plan: Plan, by: str = "") -> Plan:
-        write_plan(file, Result(simulate(problem, plan), 2100.0, by))
-        return read_plan(file, problem).plan
+    def kept(problem: Problem, plan: Plan, bound_us: float = bound_us, by: str = "") -> Plan:
+        write_plan(file, Result(simulate(problem, plan), bound_us, by))
+        return complete_plan(problem, read_plan(file, problem))
 
-    known = kept(plan, "CP-SAT")
-    assert (known.bound_us, known.note) == (None, "A cut. Not below 2.1 ms, says its file.")
-    assert kept(known, "CP-SAT").note == known.note, "it is said once"
-    assert kept(plan).note == "a cut.", "what anyone can repeat is shown anyway"
-    of_samples = replace(plan, objective=THROUGHPUT, value_us=9000.0, bound_us=2100.0)
-    assert kept(of_samples).note == known.note
+    def said(problem: Problem, plan: Plan, known_us: float = 0.0) -> str:
+        return claim_text(simulate(problem, plan), known_us)
+
+    known = kept(problem, plan, by="CP-SAT")
+    assert (known.bound_us, known.note, said(problem, known)) == (None, "", claimed)
+    assert said(problem, kept(problem, known)) == claimed, "exported again"
+    assert said(problem, known, known_us=bound_us) == "", "that is shown anyway"
+    assert said(problem, kept(problem, plan)) == "", "what anyone can repeat is shown anyway"
+    assert said(problem, kept(problem, plan, 2 * step_us, "CP-SAT")) == "", "the plan disproves it"
+    pinned = problem.constrained(pins={0: 0})
+    assert said(pinned, known) == claimed, "a constraint only removes plans"
+    of_pinned = kept(pinned, plan, by="CP-SAT")
+    assert (said(pinned, of_pinned), said(problem, of_pinned)) == (claimed, "")
+    for other in (
+        cluster_of(3),
+        problem.cluster.scaled(1.0, 6.2),
+        problem.cluster.scaled(0.9, 1.0),
+    ):
+        elsewhere = Problem(PROFILE, other)
+        assert said(elsewhere, known) == "", "it was said of another cluster"
+        again = kept(elsewhere, known)
+        assert (said(elsewhere, again), again.claim) == ("", None), "nor is it exported"
 
 
 @pytest.mark.parametrize("largest", [200, 70_000, 1 << 40])

@@ -35,6 +35,7 @@ from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document
 from enplace_studio.model.notes import Noted, all_notes, notes_about
 from enplace_studio.model.open_project import OpenProject
+from enplace_studio.model.plan_facts import file_claim
 from enplace_studio.model.previews import Preview
 from enplace_studio.model.prices import headline, what_if_text
 from enplace_studio.model.window_words import in_window_words
@@ -120,6 +121,8 @@ class InspectorView(ScrollPanel):
         copy_on_request(self, self.rows, self)
         self._shows = self.column.fill()
         self._asked_about: object = None
+        self._claim: str | None = None
+        """What the plan's file claims, as shown; None while something else is."""
         self._gains = Background(QObject(self))  # no widget, so no busy cursor
         self._later = call_later(
             self,
@@ -133,6 +136,7 @@ class InspectorView(ScrollPanel):
             document.gap_changed,
             document.moves_shown_changed,
         )
+        document.bounds.changed.connect(self._show_claim)
         document.selection_changed.connect(self._forget_marks)
         document.why_wanted.connect(self._show_why, Qt.ConnectionType.QueuedConnection)
         self.rebuild()
@@ -152,6 +156,7 @@ class InspectorView(ScrollPanel):
 
     def _show(self) -> None:
         self.where, self.sentence, self.why, self.buttons = None, None, None, {}
+        self._claim = None
         self._gains.forget()
         if self.fitting is not None:
             self.fitting.forget()
@@ -194,6 +199,9 @@ class InspectorView(ScrollPanel):
             )
             if note := as_sentence(in_window_words(current.plan.note)):
                 self._add_text(note)
+            self._claim = file_claim(self._document.bounds, schedule)
+            if self._claim:
+                self._add_text(self._claim)
             if not self._document.undo_stack.count():
                 self._add_text(
                     "Select a group in the graph, or ops in the timeline, to see what they cost. "
@@ -207,6 +215,13 @@ class InspectorView(ScrollPanel):
             self._add_notes(all_notes(project))
             if current.plan.splits:
                 self._add_splits(split_facts(project.model.profile, current.schedule))
+
+    def _show_claim(self) -> None:
+        """Show what the plan's file claims if a bound that is now known has changed that."""
+        schedule = self._document.schedule
+        known = schedule and file_claim(self._document.bounds, schedule)
+        if self._claim is not None and known != self._claim:
+            self._later.start()
 
     def _add_notes(self, found: Sequence[Noted]) -> None:
         """Add notes, each with a link to its ops."""

@@ -1,0 +1,59 @@
+"""What the file of a plan claims of other plans, and where it may be repeated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from enplace.bounds.proofs import has_all_of
+from enplace.machine.check_claims import SAME
+from enplace.text import ms
+from enplace.values.plan import Claim, Plan
+from enplace.values.problem import Problem
+from enplace.values.schedule import Schedule
+
+
+def with_claim(problem: Problem, plan: Plan, value_us: float = math.inf) -> Plan:
+    """Return a plan to write to another file, with what its own claims of this problem.
+
+    Parameters
+    ----------
+    value_us : float
+        What the plan takes: a claim above it is dropped.
+    """
+    claim = _held(problem, plan)
+    if claim is None or claim.bound_us > value_us * (1 + SAME):
+        return plan
+    return replace(plan, bound_us=claim.bound_us, proven=claim.proven)
+
+
+def claim_text(schedule: Schedule, bound_us: float | None) -> str:
+    """Say what the file of a plan claims, if the plan does not disprove it.
+
+    Parameters
+    ----------
+    bound_us : float or None
+        What is known to be proven: less is not worth a word.
+
+    Returns
+    -------
+    str
+        A sentence; empty if there is nothing to say.
+    """
+    claim = _held(schedule.problem, schedule.plan)
+    if claim is None or claim.bound_us > schedule.value_us * (1 + SAME):
+        return ""
+    if claim.proven:
+        return "Proven best, says its file."
+    claimed, known_us = ms(claim.bound_us), bound_us or 0.0
+    if claim.bound_us <= known_us or claimed == ms(known_us) or not schedule.fits:
+        return ""
+    return f"Not below {claimed}, says its file."
+
+
+def _held(problem: Problem, plan: Plan) -> Claim | None:
+    """Return what a plan's file claims, if that holds for this problem: constraints only add."""
+    claim = plan.claim
+    if claim is None or claim.problem is None:
+        return None
+    return claim if has_all_of(problem, claim.problem) else None
