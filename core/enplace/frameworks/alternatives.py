@@ -26,6 +26,7 @@ from enplace.placers.data_parallel import (
     mirrored,
     why_not_mirrored,
 )
+from enplace.placing.prices import find_stock_us
 from enplace.processes.worker import never
 from enplace.values.load_rule import PIPELINES, USUAL, LoadRule
 from enplace.values.plan import Plan
@@ -100,6 +101,16 @@ def alternatives_of_run(
     if wanted is None and math.isfinite(predicted_us):
         own = replace(own, value_us=predicted_us)
     return objective, [own, *find_alternatives(problem, objective, rivals, rule)]
+
+
+def measured_alone(problem: Problem) -> Alternative | None:
+    """Return the step that the framework took by itself, if it was measured on these devices."""
+    took_us = find_stock_us(problem)
+    if math.isnan(took_us):
+        return None
+    name = f"{framework_of(problem.measured_profile).name} by itself, measured"
+    peak_bytes = np.zeros(problem.cluster.n_devices, dtype=np.int64)  # nobody has measured that
+    return Alternative(name, problem.cluster, took_us, peak_bytes)
 
 
 def _without_room(problem: Problem, name: str) -> Alternative:

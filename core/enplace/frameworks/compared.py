@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from enplace.bounds import Proof, with_bound
-from enplace.frameworks.alternatives import find_alternatives
+from enplace.frameworks.alternatives import find_alternatives, measured_alone
 from enplace.frameworks.how_to import how_to_apply
 from enplace.frameworks.registry import framework_of
 from enplace.machine.pipelines.pipeline import planned_rule
@@ -25,6 +25,7 @@ from enplace.writers import Exporter
 
 FREE = "an expert's plan"
 OBEYING = "an expert's plan with the same constraints"
+PREDICTED = "everything on one device, predicted"
 
 
 def result_for(
@@ -51,10 +52,15 @@ def _compare(result: Result, model: Problem) -> Result:
     plan, framework = result.plan, framework_of(model.measured_profile)
     objective = THROUGHPUT if plan.objective == THROUGHPUT else STEP_TIME
     rule = planned_rule(plan)
+    stock = measured_alone(model) if objective == STEP_TIME else None
     plans = {
         title: plan_as_alternative(schedule.problem, schedule.plan, objective, rule)
-        for title, schedule in find_references(model, framework.alone).items()
+        for title, schedule in find_references(
+            model, PREDICTED if stock else framework.alone
+        ).items()
     }
+    if stock:
+        plans[stock.name] = stock
     why_not, found = "", []
     if plan.objective != LATENCY:
         replicas = mirrored(model) if objective == STEP_TIME else None

@@ -195,7 +195,7 @@ def _change(ours: Alternative, other: Alternative) -> str:
 
 def _compared_row(title: str, each: Alternative, change: str) -> str:
     peak, capacity = each.peak_bytes[each.fullest], each.cluster.capacity_bytes[each.fullest]
-    memory = f"{size(int(peak))} of {size(int(capacity))}"
+    memory = f"{size(int(peak))} of {size(int(capacity))}" if peak else ""
     unfit = "" if each.fits else ' class="bad"'
     return (
         f"<tr><td>{escape(title)}</td><td>{each.time}</td>"

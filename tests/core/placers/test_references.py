@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from enplace.cli.solving import find_others
-from enplace.frameworks.compared import FREE, OBEYING, find_references, result_for
+from enplace.frameworks.compared import FREE, OBEYING, PREDICTED, find_references, result_for
 from enplace.frameworks.registry import exporters
 from enplace.machine import simulate
 from enplace.placers import place
@@ -62,6 +62,19 @@ def test_a_report_has_the_row_of_data_parallelism_or_says_why_not():
     assert f"<td>{shared.name}</td>" in report_html(found)
     single = Problem(replace(profile, measured=Measurement(batch_shapes=((1, 4),))), cluster_of(2))
     assert ONE_SAMPLE in report_html(result_for(report, schedule, single))
+
+
+def test_a_report_tells_what_the_framework_took_by_itself_from_a_prediction():
+    measured = Measurement(framework="tensorflow", stock_step_time_us=16.0, cluster=cluster_of(2))
+    problem = Problem(replace(PROFILE, measured=measured), cluster_of(2))
+    schedule, report = place(problem, "single").schedule, exporters()["html"]
+    found = result_for(report, schedule, problem)
+    stock = found.references["TensorFlow by itself, measured"]
+    assert found.references[PREDICTED].value_us == 20.0
+    assert (stock.value_us, "TensorFlow alone" in report_html(found)) == (16.0, False)
+    assert "<td>0.016 ms</td><td>+25.0 %</td><td>0 B</td><td></td>" in report_html(found)
+    other = result_for(report, schedule, replace(problem, cluster=cluster_of(3)))
+    assert stock.name not in other.references
 
 
 def test_a_cancelled_reference_is_none():

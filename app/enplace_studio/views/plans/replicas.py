@@ -8,7 +8,7 @@ from typing import NamedTuple
 from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QGridLayout, QWidget
 
-from enplace.frameworks.alternatives import find_alternatives
+from enplace.frameworks.alternatives import find_alternatives, measured_alone
 from enplace.frameworks.registry import framework_of
 from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.placers.data_parallel import NO_ROOM, mirrored, why_not_mirrored
@@ -28,7 +28,12 @@ from enplace_studio.widgets.panel import NO_LIMIT
 ABOUT = (
     "With data parallelism, every GPU has a copy of the whole model and takes its share of the "
     "batch; before the update, all sum their gradients. For a PyTorch model, the other lines "
-    "are the usual rules of thumb. All are predictions for comparison, not plans."
+    "are the usual rules of thumb. All of these are predictions for comparison, not plans."
+)
+
+
+ABOUT_STOCK = (
+    "A step of the model without a plan, as it took when the profile was made on these devices."
 )
 
 
@@ -75,7 +80,8 @@ class Replicas(QWidget):
     def _show(self, rows: list[_Row]) -> None:
         clear(self._grid)
         if rows:
-            self._grid.addWidget(paragraph("For comparison, predicted"), 0, 0, 1, 2)
+            how = "measured and predicted" if rows[0].about == ABOUT_STOCK else "predicted"
+            self._grid.addWidget(paragraph(f"For comparison, {how}"), 0, 0, 1, 2)
         for at, row in enumerate(rows, 1):
             if not row.time:
                 self._grid.addWidget(paragraph(row.about), at, 0, 1, 2)
@@ -97,12 +103,14 @@ def _predict(problem: Problem, plan: Plan) -> list[_Row]:
     found = mirrored(problem) if in_steps else None
     rivals = [found] if found else []
     others = find_alternatives(problem, plan.objective, rivals, planned_rule(plan))
-    rows = [
+    stock = measured_alone(problem) if in_steps else None
+    rows = [_Row(stock.name, stock.time, ABOUT_STOCK)] if stock else []
+    rows += [
         _Row(each.name, ms(each.value_us) if each.fits else "does not fit", _about(each))
         for each in others
     ]
     why = why_not_mirrored(problem) if in_steps else ""
-    if why and not (rows and why == NO_ROOM):
+    if why and not (others and why == NO_ROOM):
         rows.append(_Row("", "", framework_of(problem.measured_profile).in_own_words(why)))
     return rows
 

@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QLabel
 from documents import document_of
 from enplace.placers.data_parallel import mirrored
 from enplace.text import ms
+from enplace.values.measurement import Measurement
 from enplace_studio.views.plans.replicas import Replicas
 from enplace_studio.widgets.labels import ElidedLabel
 from problems import cluster_of, profile_of
@@ -53,3 +54,15 @@ def test_shares_on_unlike_cards_and_a_missing_prediction_are_said(opener, qtbot)
     lines = opener(Replicas, unknown, 260, 60)
     unknown.place([0], 1)
     qtbot.waitUntil(lambda: "no op is known to work on samples" in text_of(lines))
+
+
+def test_what_the_framework_took_by_itself_is_named_as_measured(opener, qtbot):
+    measured = Measurement(framework="tensorflow", stock_step_time_us=5100.0, cluster=cluster_of(2))
+    profile = replace(on_samples(profile_of(WORK)), measured=measured)
+    document = document_of(profile, cluster_of(2), {"a": 0, "b": 0})
+    lines = opener(Replicas, document, 260, 60)
+    qtbot.waitUntil(lambda: "TensorFlow by itself, measured\n5.1 ms" in text_of(lines))
+    assert "For comparison, measured and predicted" in text_of(lines)
+    document.set_scale(1.0, 3.1)
+    qtbot.waitUntil(lambda: "For comparison, predicted" in text_of(lines))
+    assert "measured" not in text_of(lines), "it was not measured at these speeds"
