@@ -411,7 +411,7 @@ def _step_lines(result: Result, expert: Schedule | None) -> list[list[str]]:
 
 def _beside_expert(schedule: Schedule, expert: Schedule | None) -> str:
     """Say how a step compares with that of the expert's plan; empty if it is the expert's."""
-    if expert is None or expert.makespan_us <= 0 or schedule.plan.method == "expert":
+    if expert is None or expert.makespan_us <= 0 or expert is schedule:
         return ""
     theirs = ms(expert.makespan_us)
     if not schedule.fits:

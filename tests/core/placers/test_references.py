@@ -12,10 +12,12 @@ from enplace.machine import simulate
 from enplace.placers import place
 from enplace.placers.data_parallel import ONE_SAMPLE, mirrored
 from enplace.placers.references import ALONE, EXPERT, alone_schedule, reference_schedule, verdict
+from enplace.summary import describe
 from enplace.text import ms
 from enplace.values.constraints import Constraints
 from enplace.values.measurement import Measurement
 from enplace.values.problem import STEP_TIME, Problem
+from enplace.values.result import Result
 from enplace.writers.report import report_html
 from problems import cluster_of, profile_of
 
@@ -49,6 +51,12 @@ def test_an_experts_plan_that_was_edited_is_compared_with_the_one_it_was():
     assert find_others(problem, STEP_TIME, made).expert is made
     edited = simulate(problem, replace(made.plan, device=np.array([0, 0])))
     assert find_others(problem, STEP_TIME, edited).expert.makespan_us == made.makespan_us
+
+    def told(schedule):
+        return describe(Result(schedule), find_others(problem, STEP_TIME, schedule))
+
+    assert "against the expert" not in told(made)
+    assert f"against the expert's {ms(made.makespan_us)}" in told(edited)
 
 
 def test_a_report_has_the_row_of_data_parallelism_or_says_why_not():
