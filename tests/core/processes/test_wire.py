@@ -69,12 +69,13 @@ def test_every_field_of_a_plan_survives_encoding():
         pace_us=4.0,
         splits=splits,
     )
-    for field in fields(Plan):
+    told = [field for field in fields(Plan) if field.name != "claim"]  # that is of a file
+    for field in told:
         assert field.default is MISSING or not np.array_equal(
             getattr(plan, field.name), field.default
         )
     arrived = codecs.plan_from(encode_and_decode(codecs.plan_message("solved", plan, {})))
-    for field in fields(Plan):
+    for field in told:
         np.testing.assert_equal(getattr(arrived, field.name), getattr(plan, field.name))
 
 
