@@ -171,9 +171,16 @@ def place_sentence(problem: Problem, schedule: Schedule | None, ops: IntArray) -
             f"Shares its device with {count(others, 'other op')}, which would move with it."
         )
     chosen = set(ops.tolist())
-    kept_off = sorted({device for op, device in problem.forbidden if op in chosen})
-    if kept_off:
-        sentences.append(f"Kept off {', '.join(names[device] for device in kept_off)}.")
+    off_all = []
+    for device in sorted({device for op, device in problem.forbidden if op in chosen}):
+        off = [op for op, other in problem.forbidden if other == device]
+        n_off = np.count_nonzero(np.isin(problem.unit[ops], problem.unit[off]))
+        if n_off == len(ops):
+            off_all.append(names[device])
+        else:
+            sentences.append(f"{n_off:,} of {len(ops):,} ops kept off {names[device]}.")
+    if off_all:
+        sentences.append(f"Kept off {', '.join(off_all)}.")
     sentences += _order_sentences(problem, chosen)
     return " ".join(sentences)
 

@@ -67,6 +67,11 @@ def test_the_sentence_names_colocated_ops_and_forbidden_devices():
     assert place_sentence(document.problem, document.schedule, ops(0)) == (
         "Not pinned. Shares its device with 1 other op, which would move with it. Kept off GPU 1."
     )
+    assert place_sentence(document.problem, document.schedule, ops(0, 2)).endswith(
+        "1 of 2 ops kept off GPU 1."
+    )
+    together = place_sentence(document.problem, document.schedule, ops(0, 1))
+    assert together == "Not pinned. Kept off GPU 1."
 
 
 def test_the_facts_of_an_op_are_its_costs_on_this_cluster():
