@@ -9,6 +9,8 @@ from PySide6.QtWidgets import QApplication, QLabel, QScrollArea
 
 from documents import chain_document, document_of
 from enplace.machine.limits import find_limits
+from enplace.text import ms
+from enplace.values.plan import Claim
 from enplace_studio.model.document import Document
 from enplace_studio.timelines.rows import rows_of
 from enplace_studio.timelines.waiting import find_gap
@@ -261,6 +263,19 @@ def test_an_empty_selection_shows_the_methods_note_on_the_plan(open_view):
     plan = replace(entry.plan, note="the best of 60 linear orders")
     document.add_plan(replace(entry, name="noted", plan=plan))
     assert "The best of 60 linear orders." in texts(open_view(document))
+
+
+def test_what_a_file_claims_stands_once_it_is_more_than_what_is_known(open_view, qtbot):
+    document = chain_document()
+    entry, step_us = document.current, document.schedule.makespan_us
+    plan = replace(entry.plan, claim=Claim(0.99 * step_us, problem=document.problem))
+    schedule = replace(entry.schedule, plan=plan)
+    document.add_plan(replace(entry, name="claimed", plan=plan, schedule=schedule))
+    view = open_view(document)
+    qtbot.waitUntil(lambda: f"Not below {ms(0.99 * step_us)}, says its file." in texts(view))
+    document.set_scale(1.0, 3.0)
+    qtbot.waitUntil(lambda: "what if" in texts(view))
+    assert "says its file" not in texts(view)
 
 
 def test_the_step_time_of_a_what_if_is_marked(open_view):
