@@ -34,7 +34,7 @@ from enplace_studio.widgets.form import Form
 from enplace_studio.widgets.labels import label, paragraph, set_role
 from enplace_studio.widgets.layouts import hbox, vbox
 from enplace_studio.widgets.messages import DialogButtons, button
-from enplace_studio.widgets.search_list import Row, SearchList, matches
+from enplace_studio.widgets.search_list import Row, SearchList, closeness, matches
 from enplace_studio.widgets.sizes import give_size
 from enplace_studio.widgets.theme import theme
 
@@ -91,12 +91,16 @@ class MethodDialog(QDialog):
     # The list
 
     def _find(self, typed: str) -> list[Row]:
-        rows = []
+        found = []
         for purpose, methods in by_purpose(self._solver.methods.values()).items():
-            found = [m for m in methods if matches(typed, f"{m.title} {m.name} {m.source}")]
-            if found:
-                rows += [Row(purpose), *map(self._row, found)]
-        return rows
+            fitting = [m for m in methods if matches(typed, f"{m.title} {m.name} {m.source}")]
+            if fitting:
+                ranked = sorted(fitting, key=lambda method: closeness(typed, method.title))
+                found.append((closeness(typed, ranked[0].title), purpose, ranked))
+        found.sort(key=lambda each: each[0])
+        return [
+            row for _, purpose, ranked in found for row in (Row(purpose), *map(self._row, ranked))
+        ]
 
     def _row(self, method: Method) -> Row:
         why_not = why_not_for(method, self._problem)

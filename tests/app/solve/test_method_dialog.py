@@ -91,6 +91,10 @@ def test_typing_filters_and_arrow_keys_choose(open_dialog):
                       "Quick, by layer", "To compare with", "Absent"]  # fmt: skip
     QTest.keyClick(dialog.search.field, Qt.Key.Key_Down)
     assert dialog.choice.method == "quick"
+    QTest.keyClicks(dialog.search.field, "a")
+    titles = [row.title for row in dialog.search.rows]
+    assert titles[:3] == ["To compare with", "Absent", "Search as long as you let them"]
+    dialog.search.field.clear()
     QTest.keyClicks(dialog.search.field, "paper")
     assert [row.title for row in dialog.search.rows] == ["Search as long as you let them", "Best"]
     QTest.keyClick(dialog.search.field, Qt.Key.Key_Return)
