@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from posixpath import commonpath
 
 import numpy as np
 
@@ -108,7 +109,9 @@ def _find_homes(
     # Data have a higher number than the op that reads them first.
     ordered = profile.topological_order
     order = [*dict.fromkeys(label[ordered[ahead[ordered]]].tolist())]
-    own = [] if as_run else _find_own(profile, label, ahead, gets, gives)
+    scopes = [split_pass(profile.scopes[each])[1] for each in np.flatnonzero(ahead)]
+    module = dict(zip(label[ahead].tolist(), scopes, strict=True))
+    own = [] if as_run else _find_own(module, order, home, gets, gives)
     late = order[::-1]
     for labels, others, nearest in ((own, gives, min), (order, gets, max), (late, gives, min)):
         for each in labels:
@@ -121,30 +124,40 @@ def _find_homes(
 
 
 def _find_own(
-    profile: Profile,
-    label: IntArray,
-    ahead: BoolArray,
+    module: Mapping[int, str],
+    order: Sequence[int],
+    home: Mapping[int, int],
     gets: Mapping[int, set[int]],
     gives: Mapping[int, set[int]],
 ) -> list[int]:
-    """List the labels of what a module does first, for itself, with what others read too."""
-    module = {
-        each: split_pass(profile.scopes[op])[1]
-        for op, each in zip(np.flatnonzero(ahead).tolist(), label[ahead].tolist(), strict=True)
-    }
-    found = []
-    for each, path in module.items():
-        around = path.rpartition("/")[0]
+    """List the labels of what modules do first, for themselves, with what others read too.
+
+    Those that another reads come after it: their home is known once its own is.
+
+    Parameters
+    ----------
+    module : mapping of int to str
+        The scope of each label of a forward op.
+    order : sequence of int
+        These labels, makers first.
+    home, gets, gives : mappings
+        The homes of labels with parameters, and the makers and readers of each label.
+    """
+    own: dict[int, None] = {}
+    for each in order:
+        readers = gives.get(each, ())
+        around = commonpath([module[each], *(module[reader] for reader in readers)])
+        if each in home or not around or not readers:
+            continue
 
         def is_inside(other: int, around: str = around) -> bool:
             return f"{module[other]}/".startswith(f"{around}/")
 
-        makers, readers = gets.get(each, ()), gives.get(each, ())
-        is_shared = any(len(gives[maker]) > 1 for maker in makers)
-        is_first = around and is_shared and not any(map(is_inside, makers))
-        if is_first and readers and all(map(is_inside, readers)):
-            found.append(each)
-    return found
+        before = [maker for maker in gets.get(each, ()) if is_inside(maker)]
+        given = {reader for maker in gets.get(each, ()) for reader in gives[maker]}
+        if (before and own.keys() >= {*before}) or (not before and not all(map(is_inside, given))):
+            own[each] = None
+    return [*own][::-1]
 
 
 def _add_gradients(
