@@ -24,8 +24,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 GRACE_MS = 60_000
 """Longer than the slowest machine takes to end a thread."""
 
-WARM = pytest.StashKey[WarmPython]()
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run all tests, with many examples")
@@ -94,19 +92,11 @@ def pytest_sessionfinish() -> None:
         kernels.stop_compiling()
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
-    """Fork the process for ``run_python`` before a test starts anything of TensorFlow."""
-    if not any("run_python" in getattr(item, "fixturenames", ()) for item in session.items):
-        return (yield)
-    with WarmPython() as session.config.stash[WARM]:
-        return (yield)
-
-
 @pytest.fixture(scope="session")
-def run_python(request: pytest.FixtureRequest) -> Callable[..., subprocess.CompletedProcess[str]]:
+def run_python() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
     """A function that runs Python in a process of its own, which has imported TensorFlow."""
-    return request.config.stash[WARM].run
+    with WarmPython() as warm:
+        yield warm.run
 
 
 @pytest.fixture(autouse=True)

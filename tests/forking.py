@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -38,40 +37,34 @@ def fork_workers(monkeypatch: pytest.MonkeyPatch, nested: bool = False) -> None:
 
 def start_forked(command: Sequence[str], environment: Mapping[str, str], nested: bool) -> Child:
     """Stand in for :func:`enplace.processes.child.start_child`."""
+    start = subprocess.Popen
+
+    def fork(
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        pass_fds: tuple[int, ...] = (),
+        **options: Any,
+    ) -> subprocess.Popen[bytes]:
+        def become() -> NoReturn:
+            subprocess.Popen = start  # type: ignore[misc]
+            if not nested:
+                worker.start_child = start_child  # what is forked starts processes as usual
+            _close_all_but(pass_fds)
+            _forget_signal_handlers()
+            sys.excepthook = sys.__excepthook__  # not the one of the tests of windows
+            os.environ.clear()
+            os.environ.update(env)
+            tempfile.tempdir = None
+            _run(command[1:])
+
+        return start(command, pass_fds=pass_fds, preexec_fn=become, **options)
+
     if not ON_LINUX or command[0] != sys.executable:
         return start_child(command, environment)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess, "Popen", partial(fork, start=subprocess.Popen, nested=nested))
+        patch.setattr(subprocess, "Popen", fork)
         return start_child(command, environment)
-
-
-def fork(
-    command: Sequence[str],
-    *,
-    env: Mapping[str, str],
-    pass_fds: tuple[int, ...] = (),
-    start: type[subprocess.Popen[Any]] = subprocess.Popen,
-    nested: bool = False,
-    **options: Any,
-) -> subprocess.Popen[Any]:
-    """Stand in for :class:`subprocess.Popen`; ``start`` is what that name means in the child."""
-
-    def become() -> NoReturn:
-        subprocess.Popen = start  # type: ignore[misc]
-        if not nested:
-            worker.start_child = start_child  # what is forked starts processes as usual
-        _close_all_but(pass_fds)
-        _forget_signal_handlers()
-        # Not those of pytest, which keeps what they are told for itself.
-        sys.excepthook = sys.__excepthook__
-        sys.unraisablehook = sys.__unraisablehook__
-        threading.excepthook = threading.__excepthook__
-        os.environ.clear()
-        os.environ.update(env)
-        tempfile.tempdir = None
-        _run(command[1:])
-
-    return start(command, pass_fds=pass_fds, preexec_fn=become, **options)
 
 
 def _close_all_but(kept: tuple[int, ...]) -> None:

@@ -1,10 +1,8 @@
 """Scripts that use TensorFlow, each in a process of its own that need not import it.
 
-One process has imported TensorFlow, and starts nothing of it; every script runs in a fork of that
-process, and workers that it starts are forks too. It is itself a fork of the one that runs the
-tests, made before the first test; their modules import TensorFlow, but must start nothing of it.
-Tests of what happens before TensorFlow is imported start Python anew instead, and so do pages of
-the manual that measure a script.
+One process imports TensorFlow, and starts nothing of it; every script runs in a fork of that
+process, and workers that it starts are forks too. Tests of what happens before TensorFlow is
+imported start Python anew instead, and so do pages of the manual that measure a script.
 """
 
 from __future__ import annotations
@@ -18,14 +16,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
 import pytest
 
-from forking import end_after, fork, fork_workers
+from forking import end_after, fork_workers
 
 QUIET = {
     "CUDA_VISIBLE_DEVICES": "-1",
@@ -42,7 +39,7 @@ class WarmPython:
     """A process that has imported TensorFlow, Keras and ``enplace.apply``; ends with a context."""
 
     def __enter__(self) -> WarmPython:
-        self._process = fork(
+        self._process = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -71,7 +68,6 @@ def serve() -> None:
     import enplace.frameworks.tensorflow.apply.apply_plan
     import enplace.placers  # noqa: F401
 
-    _forget_warnings_of_pytest()
     fork_workers(pytest.MonkeyPatch(), nested=True)
     gc.freeze()  # or each fork would copy all that is imported when it collects garbage
     for line in sys.stdin:
@@ -89,13 +85,6 @@ def serve() -> None:
                 texts.append(file.read().decode())
             print(json.dumps([status, *texts]), flush=True)
     os._exit(0)  # to take all that apart takes a second
-
-
-def _forget_warnings_of_pytest() -> None:
-    """Hide the warnings that Python hides; none of the others is an error."""
-    warnings.resetwarnings()
-    for hidden in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
-        warnings.simplefilter("ignore", hidden)
 
 
 def _run(folder: str, environment: dict[str, str], *words: str) -> NoReturn:

@@ -6,20 +6,20 @@ import signal
 import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from threading import Event
 
 import psutil
 import pytest
 import tensorflow as tf
 
+from enplace.errors import EnplaceError
 from enplace.frameworks.tensorflow.apply.run import run_plan
 from enplace.frameworks.tensorflow.devices import parse_devices
+from enplace.frameworks.tensorflow.hosts import servers as hosts_module
 from enplace.frameworks.tensorflow.hosts.servers import HostsError, gpus_of, serving, start_server
 from enplace.frameworks.tensorflow.measure import transfers
 from steps import problem_of, scattered_plan
-from warm_tensorflow import LONGEST_S
 
 TASKS = ("/job:worker/task:0", "/job:worker/task:1")
 
@@ -43,63 +43,19 @@ def servers():
     ]
 
 
-SERVE = """
-import json
-import socket
-import psutil
-from enplace.errors import EnplaceError
-from enplace.frameworks.tensorflow.devices import parse_devices
-from enplace.frameworks.tensorflow.hosts import servers as hosts
-
-def children():
-    return psutil.Process().children()
-
-devices = parse_devices("cluster.json")
-free_ports = hosts._free_ports
-with socket.create_server(("127.0.0.1", 0)) as taken:
-    hosts._free_ports = lambda count: [taken.getsockname()[1]] * count
-    try:
-        hosts.serving(devices).__enter__()
-    except hosts.HostsError as error:
-        why = str(error)
-assert not children()
-ports = []
-hosts._free_ports = lambda count: ports.extend(free_ports(count)) or ports
-with socket.create_connection(("127.0.0.1", ASKING)) as asking:
-    try:
-        with hosts.serving(devices) as target:
-            assert target == f"grpc://127.0.0.1:{ports[0]}"
-            assert len(children()) == len(ports)
-            asking.sendall(f"{json.dumps([ports, why])}\\n".encode())
-            assert not asking.recv(1)
-            raise EnplaceError("enough")
-    except EnplaceError:
-        pass
-assert not children()
-"""
-
-
 @pytest.fixture(scope="module")
-def served_and_refused(tmp_path_factory, run_python):
-    """Addresses of two servers that Enplace has started; why it could not where one was taken.
-
-    The servers stop even after an error.
-    """
-    folder = tmp_path_factory.mktemp("served")
-    hosts(folder)
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
-        listener.settimeout(LONGEST_S)
-        script = f"ASKING = {listener.getsockname()[1]}\n{SERVE}"
-        done = pool.submit(run_python, folder, "-c", script)
-        with listener.accept()[0] as asking:
-            ports, why = json.loads(asking.makefile().readline())
-            yield [f"127.0.0.1:{port}" for port in ports], why
-        assert done.result().returncode == 0, done.result().stderr
-
-
-@pytest.fixture
-def served(served_and_refused):
-    return served_and_refused[0]
+def served(tmp_path_factory):
+    """Addresses of two servers that Enplace has started; they stop even after an error."""
+    ports = []
+    usual = hosts_module._free_ports
+    with pytest.MonkeyPatch.context() as patch, suppress(EnplaceError):
+        patch.setattr(hosts_module, "_free_ports", lambda n: ports.extend(usual(n)) or ports)
+        with serving(hosts(tmp_path_factory.mktemp("served"))) as target:
+            assert target == f"grpc://127.0.0.1:{ports[0]}"
+            assert len(servers()) == len(TASKS)
+            yield [f"127.0.0.1:{port}" for port in ports]
+            raise EnplaceError("enough")
+    assert not servers()
 
 
 @pytest.fixture
@@ -232,9 +188,27 @@ def test_a_run_does_not_look_for_a_server_at_every_address(tmp_path):
         pass
 
 
-def test_a_server_that_fails_to_start_reports_the_reason(served_and_refused):
-    _, why = served_and_refused
-    assert re.match(r"the server of /job:worker/task:\d did not start: .+", why)
+ADDRESS_IS_TAKEN = """
+import socket
+import psutil
+from enplace.frameworks.tensorflow.hosts import servers as hosts
+from enplace.frameworks.tensorflow.devices import parse_devices
+
+with socket.create_server(("127.0.0.1", 0)) as taken:
+    hosts._free_ports = lambda count: [taken.getsockname()[1]] * count
+    try:
+        hosts.serving(parse_devices("cluster.json")).__enter__()
+    except hosts.HostsError as error:
+        print(error)
+assert not psutil.Process().children()
+"""
+
+
+def test_a_server_that_fails_to_start_reports_the_reason(tmp_path, run_python):
+    hosts(tmp_path, TASKS[:1])
+    done = run_python(tmp_path, "-c", ADDRESS_IS_TAKEN)
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"the server of /job:worker/task:0 did not start: .+", done.stdout)
 
 
 def test_the_serve_command_runs_until_it_is_interrupted(tmp_path):
