@@ -61,7 +61,8 @@ def test_plans_that_fit_are_preferred(method):
 
 @pytest.mark.parametrize(("method", "seed"), [("local-search", 6), ("rl", 3)])
 def test_the_plan_of_a_search_that_finds_nothing_that_fits_is_repaired(method, seed):
-    problem = problem_on_small_gpus()
+    small = (4.35, 0.25), (7.0, 1.0), (3.85, 0.5), (2.85, 0.1)
+    problem = problem_on_small_gpus(small, "vgg-19")
     plan = place(problem, method, options=PlaceOptions(seed=seed)).plan
     assert simulate(problem, plan).fits
     assert "to fit" in plan.note
