@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from enplace.text import (
     AS_FAST,
-    as_sentence,
     change_text,
     count,
     finite,
@@ -88,7 +87,7 @@ def numbers(result: Result, expert: Schedule | None, whole: Sequence[str] = ()) 
     """Return a result as plain data; times in µs. ``whole`` has the regexes of whole layers."""
     import numpy as np
 
-    from enplace.bounds import claim_text
+    from enplace.bounds import note_with_claim
     from enplace.machine.caching_allocator import reserved_on_devices
 
     schedule, plan = result.schedule, result.plan
@@ -120,7 +119,7 @@ def numbers(result: Result, expert: Schedule | None, whole: Sequence[str] = ()) 
         "lower_bound": result.bound_us,
         "gap": result.gap,
         "solve_seconds": plan.solve_seconds,
-        "note": f"{as_sentence(plan.note)} {claim_text(schedule, result.bound_us)}".strip(),
+        "note": note_with_claim(result, plan.note),
         "feasible": schedule.fits,
         "fit": schedule.fit_verdict or None,
         "nothing_fits": plan.nothing_fits,
@@ -315,7 +314,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     """
     import numpy as np
 
-    from enplace.bounds import claim_text
+    from enplace.bounds import note_with_claim
     from enplace.machine.caching_allocator import about_reserved
     from enplace.machine.pipelines.pipeline import fill_pipeline
     from enplace.machine.pipelines.words import about_waiting, lacking_in_flight
@@ -359,8 +358,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     first = worth_it(schedule, others)
     passed_over = find_passed_over(plan.note)
     said = plan.note.replace(passed_over, "").strip() if passed_over in first else plan.note
-    claim = claim_text(schedule, result.bound_us)
-    note = [*filter(None, [f"{as_sentence(said)} {claim}".strip(), *about])]
+    note = [*filter(None, [note_with_claim(result, said), *about])]
     rows = device_rows(schedule)
     tables = [table(lines, "lrl"), *note, table(rows, "l".ljust(len(rows[0]), "r"))]
     memory = about_memory(problem.cluster, schedule.peak_bytes, schedule.fit_verdict)

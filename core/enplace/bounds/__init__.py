@@ -1,6 +1,6 @@
 """Lower bounds on the step time, and on the latency of a query, each proven."""
 
-from enplace.bounds.claims import claim_text, with_claim
+from enplace.bounds.claims import claim_text, note_with_claim, with_claim
 from enplace.bounds.proofs import Proof, Proofs, rivals_of, step_bound_us, with_bound
 from enplace.bounds.step_time import lower_bound_us
 
@@ -9,6 +9,7 @@ __all__ = [
     "Proofs",
     "claim_text",
     "lower_bound_us",
+    "note_with_claim",
     "rivals_of",
     "step_bound_us",
     "with_bound",

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from enplace.bounds.proofs import has_all_of
 from enplace.machine.check_claims import SAME
-from enplace.text import ms
+from enplace.text import as_sentence, ms
 from enplace.values.plan import Claim, Plan
 from enplace.values.problem import Problem
+from enplace.values.result import Result
 from enplace.values.schedule import Schedule
 
 
@@ -21,8 +22,8 @@ def with_claim(problem: Problem, plan: Plan, value_us: float = math.inf) -> Plan
     value_us : float
         What the plan takes: a claim above it is dropped.
     """
-    claim = _held(problem, plan)
-    if claim is None or claim.bound_us > value_us * (1 + SAME):
+    claim = _held(problem, plan, value_us)
+    if claim is None:
         return plan
     return replace(plan, bound_us=claim.bound_us, proven=claim.proven)
 
@@ -40,8 +41,8 @@ def claim_text(schedule: Schedule, bound_us: float | None) -> str:
     str
         A sentence; empty if there is nothing to say.
     """
-    claim = _held(schedule.problem, schedule.plan)
-    if claim is None or claim.bound_us > schedule.value_us * (1 + SAME):
+    claim = _held(schedule.problem, schedule.plan, schedule.value_us)
+    if claim is None:
         return ""
     if claim.proven:
         return "Proven best, says its file."
@@ -51,9 +52,17 @@ def claim_text(schedule: Schedule, bound_us: float | None) -> str:
     return f"Not below {claimed}, says its file."
 
 
-def _held(problem: Problem, plan: Plan) -> Claim | None:
-    """Return what a plan's file claims, if that holds for this problem: constraints only add."""
+def note_with_claim(result: Result, note: str) -> str:
+    """Return a plan's note as sentences, followed by what its file claims."""
+    return f"{as_sentence(note)} {claim_text(result.schedule, result.bound_us)}".strip()
+
+
+def _held(problem: Problem, plan: Plan, value_us: float) -> Claim | None:
+    """Return what a plan's file claims if it holds for this problem and the plan's value.
+
+    It was said of the same problem with no more constraints, since these only remove plans.
+    """
     claim = plan.claim
-    if claim is None or claim.problem is None:
+    if claim is None or claim.problem is None or claim.bound_us > value_us * (1 + SAME):
         return None
     return claim if has_all_of(problem, claim.problem) else None

@@ -7,7 +7,7 @@ from html import escape
 
 import numpy as np
 
-from enplace.bounds import claim_text
+from enplace.bounds import note_with_claim
 from enplace.machine import critical_path
 from enplace.machine.caching_allocator import about_reserved
 from enplace.machine.pipelines.pipeline import (
@@ -42,7 +42,6 @@ from enplace.pictures.palette import colour_numbers
 from enplace.pictures.timeline_svg import timeline_svg
 from enplace.pictures.web_page import chip, fact, page, pairs, section
 from enplace.text import (
-    as_sentence,
     change_text,
     count,
     gap_text,
@@ -369,7 +368,7 @@ def _settings(result: Result) -> str:
         ("proven best", "yes" if plan.proven else ""),
         ("computes again", listed([labels[device] for device in plan.recompute])),
         *((key.replace("_", " "), _shown(value)) for key, value in sorted(plan.details.items())),
-        ("note", f"{as_sentence(plan.note)} {claim_text(schedule, result.bound_us)}".strip()),
+        ("note", note_with_claim(result, plan.note)),
         ("fingerprint of the graph", problem.measured_profile.fingerprint),
     ]
     return pairs([(key, value) for key, value in facts if value])

@@ -39,12 +39,17 @@ def test_a_sample_opens_with_the_experts_plan_as_reference(make_window, qtbot):
     qtbot.waitUntil(lambda: window.status_line.step.text().startswith("Predicted step "))
 
 
-def test_another_cluster_gets_an_experts_plan_of_its_own_as_reference(make_window, qtbot):
-    window = make_window()
-    document = window.document
+def open_two_layers(window, qtbot, n_gpus):
+    """Open a model of two layers, and wait for the expert's plan."""
     profile = profile_of({"l_1/a": 10, "l_2/b": 10}, [("l_1/a", "l_2/b", 8)])
     with solving(window, qtbot):
-        document.open(start_project(profile, cluster_of(1)))
+        window.document.open(start_project(profile, cluster_of(n_gpus)))
+    return window.document
+
+
+def test_another_cluster_gets_an_experts_plan_of_its_own_as_reference(make_window, qtbot):
+    window = make_window()
+    document = open_two_layers(window, qtbot, 1)
     first = document.project.expert
     assert first.plan.device.tolist() == [0, 0]
     with solving(window, qtbot):
@@ -65,10 +70,7 @@ def test_another_cluster_gets_an_experts_plan_of_its_own_as_reference(make_windo
 
 def test_the_expert_of_another_cluster_keeps_no_pins_as_commands_compare(make_window, qtbot):
     window = make_window()
-    document = window.document
-    profile = profile_of({"l_1/a": 10, "l_2/b": 10}, [("l_1/a", "l_2/b", 8)])
-    with solving(window, qtbot):
-        document.open(start_project(profile, cluster_of(2)))
+    document = open_two_layers(window, qtbot, 2)
     document.place([1], 0)
     with solving(window, qtbot):
         document.set_cluster(cluster_of(3))

@@ -43,6 +43,7 @@ class _Row(NamedTuple):
     name: str
     time: str
     about: str
+    is_measured: bool = False
 
 
 class Replicas(QWidget):
@@ -80,7 +81,7 @@ class Replicas(QWidget):
     def _show(self, rows: list[_Row]) -> None:
         clear(self._grid)
         if rows:
-            how = "measured and predicted" if rows[0].about == ABOUT_STOCK else "predicted"
+            how = "measured and predicted" if any(row.is_measured for row in rows) else "predicted"
             self._grid.addWidget(paragraph(f"For comparison, {how}"), 0, 0, 1, 2)
         for at, row in enumerate(rows, 1):
             if not row.time:
@@ -104,7 +105,7 @@ def _predict(problem: Problem, plan: Plan) -> list[_Row]:
     rivals = [found] if found else []
     others = find_alternatives(problem, plan.objective, rivals, planned_rule(plan))
     stock = measured_alone(problem) if in_steps else None
-    rows = [_Row(stock.name, stock.time, ABOUT_STOCK)] if stock else []
+    rows = [_Row(stock.name, stock.time, ABOUT_STOCK, is_measured=True)] if stock else []
     rows += [
         _Row(each.name, ms(each.value_us) if each.fits else "does not fit", _about(each))
         for each in others

@@ -61,7 +61,8 @@ def find_blocks(profile: Profile, *, as_run: bool = False) -> list[list[int]]:
     Parameters
     ----------
     as_run : bool, optional
-        Return modules instead, and leave that first op where a pipeline runs it: with its inputs.
+        Return modules instead, and leave what they do first where a pipeline runs it: with its
+        inputs.
     """
     block, label = _label_blocks(profile, str if as_run else block_of)
     backward = named_backward(profile)
@@ -146,8 +147,10 @@ def _find_own(
     own: dict[int, None] = {}
     for each in order:
         readers = gives.get(each, ())
+        if each in home or not readers:
+            continue
         around = commonpath([module[each], *(module[reader] for reader in readers)])
-        if each in home or not around or not readers:
+        if not around:
             continue
 
         def is_inside(other: int, around: str = around) -> bool:
@@ -155,7 +158,7 @@ def _find_own(
 
         before = [maker for maker in gets.get(each, ()) if is_inside(maker)]
         given = {reader for maker in gets.get(each, ()) for reader in gives[maker]}
-        if (before and own.keys() >= {*before}) or (not before and not all(map(is_inside, given))):
+        if own.keys() >= {*before} if before else not all(map(is_inside, given)):
             own[each] = None
     return [*own][::-1]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -117,8 +117,8 @@ class Modules:
         if id(module) not in self._path:
             self._add(module)
         self._note_shapes(module, args)
-        path = self._path[id(module)]
-        self._stack.append(path_below(self.current(), self._shared.get(id(module), [])) or path)
+        usual = self._path[id(module)]
+        self._stack.append(path_of_call(module, usual, self.current(), self._shared))
 
     def _note_shapes(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         trains = module.training and torch.is_grad_enabled()
@@ -221,13 +221,16 @@ def shared_paths(model: torch.nn.Module) -> dict[int, list[str]]:
     return {number: paths for number, paths in found.items() if len(paths) > 1}
 
 
-def path_below(caller: str | None, paths: Sequence[str]) -> str | None:
-    """Return which path of a shared module is that of a call; None if it has none below the caller.
+def path_of_call(
+    module: torch.nn.Module, usual: str, caller: str | None, shared: Mapping[int, Sequence[str]]
+) -> str:
+    """Return the path of a called module: of a shared one that below its caller, if it has one.
 
     Each layer then has its calls of an activation or of a table of positions that all layers share.
     """
     begin = f"{caller}." if caller else ""
-    return next((path for path in paths if path.startswith(begin)), None)
+    paths = shared.get(id(module), ())
+    return next((path for path in paths if path.startswith(begin)), usual)
 
 
 def _next_prefix(module: torch.nn.Module, numbers: dict[str, int]) -> str:

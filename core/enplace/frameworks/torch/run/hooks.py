@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from enplace.errors import ClusterError, PlanError
 from enplace.frameworks.torch.names import scope_of_module
-from enplace.frameworks.torch.record.modules import joined, path_below, shared_paths
+from enplace.frameworks.torch.record.modules import joined, path_of_call, shared_paths
 from enplace.frameworks.torch.record.variables import names_of
 from enplace.frameworks.torch.run.forward import ForwardPass
 from enplace.names.passes import BACKWARD, UPDATE
@@ -63,7 +63,7 @@ def modules_in_plan(
     if not has_parameters(model, planned, [head]):
         return None
     modules = dict(model.named_modules(remove_duplicate=False))
-    scopes = {path: scope_of_module(joined(head, path)) for path in modules}
+    scopes = _scopes(modules, head)
     found = {path: on[scope] for path, scope in scopes.items() if scope in on}
     divided = [
         path
@@ -79,6 +79,11 @@ def modules_in_plan(
             f"run it op by op with enplace run{' without --pipeline' * in_stages}"
         )
     return {path: min(devices) for path, devices in found.items() if len(devices) == 1}
+
+
+def _scopes(paths: Iterable[str], head: str) -> dict[str, str]:
+    """Return the scope of each module of a model, by its path."""
+    return {path: scope_of_module(joined(head, path)) for path in paths}
 
 
 def has_parameters(
@@ -207,8 +212,7 @@ class PlacedModules:
 
     def keep_less(self, splits: Sequence[Split], planned: Collection[str], head: str) -> None:
         """Keep only what a plan keeps of what forward ops make; ``head`` begins their names."""
-        paths = dict(self.model.named_modules(remove_duplicate=False))
-        scopes = {path: scope_of_module(joined(head, path)) for path in paths}
+        scopes = _scopes(dict(self.model.named_modules(remove_duplicate=False)), head)
         self._forward = made = ForwardPass(splits, planned, lambda: scopes[self._running[-1]])
         if made.has_one_update:  # with several optimisers, the turns go on
             self._hooks.append(register_optimizer_step_post_hook(lambda *_: made.end_step()))
@@ -255,12 +259,12 @@ class PlacedModules:
         """The device of the module that is running; None if it has none."""
         return self.device.get(self._running[-1]) if self._running else None
 
-    def _begin(self, first: str) -> Callable[..., Any]:
+    def _begin(self, usual: str) -> Callable[..., Any]:
         def begin(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
             if self._forward is not None and not self._running:
                 self._forward.begin()
             caller = self._running[-1] if self._running else None
-            path = path_below(caller, self._shared.get(id(module), [])) or first
+            path = path_of_call(module, usual, caller, self._shared)
             self._running.append(path)
             device = self.device.get(path)
             if device is None:
