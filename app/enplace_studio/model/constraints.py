@@ -56,21 +56,14 @@ def list_constraints(
         Which pins belong to the lock of a device; of other locks, all pins to the device do.
     """
     held = _held_locks(problem, locks)
-    ops, devices = problem.profile.op_names, [d.name for d in problem.cluster.devices]
-    return [
-        *held,
-        *(
-            Constraint(kind.key, tuple(kind.all_mapped(rows, look_up(ops), look_up(devices))))
-            for kind, rows in _joined(problem, grouping, held)
-        ),
-    ]
+    named = (_by_names(problem, *each) for each in _joined(problem, grouping, held))
+    return [*held, *named]
 
 
 @lru_cache(maxsize=2)  # menus ask at every change of the selection
 def solve_text(project: OpenProject) -> str:
     """Name the action that solves, with the number of constraints as the pane lists them."""
-    held = _held_locks(project.problem, project.locks)
-    n = len(held) + len(list(_joined(project.problem, project.grouping, held)))
+    n = len(list_constraints(project.problem, project.grouping, project.locks))
     return f"Solve around {count(n, 'constraint')}" if n else "Solve"
 
 
@@ -92,8 +85,11 @@ def _lock_of(problem: Problem, device: int, ops: IntArray) -> Constraint:
 
 def _joined(
     problem: Problem, grouping: Grouping, held: Sequence[Constraint]
-) -> Iterator[tuple[Kind, list[Row]]]:
-    """Yield each constraint with its rows; pins that a lock holds, and locks, are left out."""
+) -> Iterator[tuple[Kind, IntArray | list[Row]]]:
+    """Yield each constraint with its rows; pins that a lock holds, and locks, are left out.
+
+    Rows that are pairs of numbers are an array.
+    """
     own = grouping.n_groups + np.arange(problem.profile.n_ops)
     part = np.where(grouping.group >= 0, grouping.group, own)
     parts = {OP: part, DEVICE: np.arange(problem.cluster.n_devices)}
@@ -110,9 +106,28 @@ def _joined(
         if kind.roles in ((OP, DEVICE), (OP, OP)):
             pairs = np.array(rows, dtype=np.int64).reshape(-1, 2)
             joined = _join(pairs, *(parts[role] for role in kind.roles))
-            yield from ((kind, each.tolist()) for each in joined)
+            yield from ((kind, each) for each in joined)
         else:
             yield from ((kind, [row]) for row in rows)
+
+
+def _by_names(problem: Problem, kind: Kind, rows: IntArray | list[Row]) -> Constraint:
+    """Make a constraint of the numbers in its rows."""
+    devices = tuple(device.name for device in problem.cluster.devices)
+    if isinstance(rows, np.ndarray):
+        return _pairs_by_name(problem.profile, devices, kind, rows.tobytes())
+    ends = look_up(problem.profile.op_names), look_up(devices)
+    return Constraint(kind.key, tuple(kind.all_mapped(rows, *ends)))
+
+
+@lru_cache(maxsize=100)  # pairs of thousands of ops, of which an edit changes few
+def _pairs_by_name(
+    profile: Profile, devices: tuple[str, ...], kind: Kind, pairs: bytes
+) -> Constraint:
+    columns = np.frombuffer(pairs, dtype=np.int64).reshape(-1, 2).T.tolist()
+    names: dict[str, Sequence[str]] = {OP: profile.op_names, DEVICE: devices}
+    ends = (map(names[role].__getitem__, at) for role, at in zip(kind.roles, columns, strict=True))
+    return Constraint(kind.key, tuple(zip(*ends, strict=True)))
 
 
 def _join(pairs: IntArray, first_part: IntArray, then_part: IntArray) -> list[IntArray]:
@@ -177,13 +192,13 @@ def describe(project: OpenProject, constraint: Constraint) -> str:
         home = find_home(project, found)
         plan = "a plan" if home is None else home.name
         return f"within {count(constraint.rows[0][1], 'op')} of {plan}"
-    what = _named(project, first.tolist())
+    what = _named(project, first)
     if kind.roles == (OP, OP):
-        if len(then) == 1 and project.describe(first.tolist()) == project.describe(then.tolist()):
+        if len(then) == 1 and what == project.describe(then):
             return kind.phrase.format(*project.describe_two(first.tolist(), int(then[0])))
         groups = np.unique(project.grouping.group[[*first, *then]])
         inside = f" of {project.grouping.names[groups[0]]}" if len(groups) == 1 else ""
-        return kind.phrase.format(what.removesuffix(inside), project.describe(then.tolist()))
+        return kind.phrase.format(what.removesuffix(inside), project.describe(then))
     return kind.phrase.format(*kind.texts(constraint.rows[0], lambda _: what, where))
 
 
@@ -208,7 +223,7 @@ def find_home(project: OpenProject, rows: Collection[Row]) -> PlanEntry | None:
     return None
 
 
-def _named(project: OpenProject, ops: list[int]) -> str:
+def _named(project: OpenProject, ops: IntArray) -> str:
     """Name ops so that rows of the list read unlike: of many groups, the first."""
     if len(ops) == project.problem.profile.n_ops:
         return "everything"

@@ -649,9 +649,9 @@ def _move(problem: Problem, plan: Plan, ops: frozenset[int], device: int) -> Sch
 
 def unpinned(problem: Problem) -> Problem:
     """Return the problem without pins and locks; the same one as long as nothing else changes."""
-    constraints = problem.constraints.replaced(pins={}, locked=())
-    if constraints == problem.constraints:
+    if not (problem.pins or problem.locked):
         return problem
+    constraints = problem.constraints.replaced(pins={}, locked=())
     return _unpinned(problem.measured_profile, problem.cluster, constraints, problem.splits)
 
 

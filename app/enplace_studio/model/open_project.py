@@ -9,6 +9,7 @@ from functools import cached_property
 from enplace.errors import PlanError
 from enplace.frameworks.measured import MeasuredRun
 from enplace.names.groups import Grouping, name_ops, open_groups
+from enplace.values.arrays import IntArray
 from enplace.values.cluster import Cluster
 from enplace.values.constraints import Constraints, Pin, Row
 from enplace.values.device_scopes import scope_pins
@@ -228,8 +229,8 @@ class OpenProject:
             raise PlanError(f"there is no plan to {purpose} yet; press Solve first")
         return self.current
 
-    def describe(self, ops: Collection[int]) -> str:
-        """Return a short name for these ops."""
+    def describe(self, ops: Collection[int] | IntArray) -> str:
+        """Return a short name for these ops; see :func:`~enplace.names.groups.name_ops`."""
         return name_ops(self.problem.profile, ops, self.grouping)
 
     def describe_two(self, ops: Collection[int], other: int) -> tuple[str, str]:

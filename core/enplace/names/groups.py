@@ -183,9 +183,15 @@ def subgroups(profile: Profile, ops: Collection[int] | IntArray, target: int = T
     return _number_parts(index, cut_tree(build_tree(index, chosen), index, target))
 
 
-def name_ops(profile: Profile, ops: Collection[int], grouping: Grouping) -> str:
-    """Name a selection: ``"lstm 0"``, ``"3 groups"``, ``"MatMul of lstm 0"``."""
-    chosen = np.fromiter(set(ops), dtype=np.int64)
+def name_ops(profile: Profile, ops: Collection[int] | IntArray, grouping: Grouping) -> str:
+    """Name a selection: ``"lstm 0"``, ``"3 groups"``, ``"MatMul of lstm 0"``.
+
+    Parameters
+    ----------
+    ops
+        Op numbers; an array has each once.
+    """
+    chosen = ops if isinstance(ops, np.ndarray) else np.fromiter(set(ops), dtype=np.int64)
     if len(chosen) == 0:
         return "nothing"
     sizes = np.bincount(grouping.group[chosen] + 1, minlength=grouping.n_groups + 1)

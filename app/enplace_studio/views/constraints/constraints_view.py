@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 from PySide6.QtCore import QObject, QPoint, Qt, QTimer
 from PySide6.QtGui import QHideEvent, QKeySequence, QShortcut, QShowEvent
 from PySide6.QtWidgets import QListWidget, QListWidgetItem, QMenu
@@ -24,6 +25,7 @@ from enplace_studio.model.open_project import Constraint, OpenProject
 from enplace_studio.model.prices import PER
 from enplace_studio.views.constraints.rows import (
     HEIGHT,
+    MOST_NAMED,
     Rows,
     cost_text,
     height_of,
@@ -145,9 +147,10 @@ class ConstraintsView(Panel):
         for each in self.constraints if project else []:
             assert project is not None
             names = project.problem.profile.op_names
-            ops = [names[op] for end in ops_of(project.problem, each) for op in end.tolist()]
+            ops = np.concatenate(ops_of(project.problem, each)).tolist()
+            few = [names[op] for op in ops] if len(ops) <= MOST_NAMED else []
             ways = ways_to_say(describe(project, each), project.grouping)
-            self.list.addItem(make_row(ways, ops, self.is_on(each)))
+            self.list.addItem(make_row(ways, len(ops), self.is_on(each), few))
         if chosen in self.constraints:
             self.list.setCurrentRow(self.constraints.index(chosen))
         self.list.verticalScrollBar().setValue(scrolled)

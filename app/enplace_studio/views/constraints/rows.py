@@ -54,14 +54,19 @@ def cost_text(kind: str, now_us: float, step_us: float | None, per: str = "") ->
     return f"{gain} from {KINDS[kind].tried}"
 
 
-def make_row(ways: Sequence[str], ops: Sequence[str], on: bool) -> QListWidgetItem:
+def make_row(ways: Sequence[str], n_ops: int, on: bool, names: Sequence[str]) -> QListWidgetItem:
     """Make the row of a constraint on some ops, of which the first text that fits is shown.
 
     What it costs is not known yet.
+
+    Parameters
+    ----------
+    names
+        The names of the ops for the tip, if they are at most :data:`MOST_NAMED`.
     """
-    made, n_ops = QListWidgetItem(ways[0]), len(ops)
+    made = QListWidgetItem(ways[0])
     made.setData(_WAYS, ways)
-    made.setData(_NAMES, BEFORE.join(ops) if BEFORE in ways[0] and n_ops <= MOST_NAMED else "")
+    made.setData(_NAMES, BEFORE.join(names) if BEFORE in ways[0] else "")
     made.setCheckState(Qt.CheckState.Checked if on else Qt.CheckState.Unchecked)
     made.setData(_OPS, count(n_ops, "op") if n_ops else "")
     show_cost(made, "" if on else "off")

@@ -302,7 +302,7 @@ def test_constraints_are_copied_as_text(pane, qtbot):
 def test_an_order_has_a_line_for_each_name_and_its_tip_the_ops_names():
     metrics = QFontMetricsF(theme.font(12))
     text = "Mean of encoder / layer 11 before Mean of target embedding"
-    row = make_row([text], ["encoder/Mean", "target/Mean"], on=True)
+    row = make_row([text], 2, True, ["encoder/Mean", "target/Mean"])
     assert "encoder/Mean before target/Mean" in row.toolTip()
     lines = lines_of(text)
     assert lines == ["Mean of encoder / layer 11", "before Mean of target embedding"]
@@ -334,7 +334,7 @@ def test_costs_wait_until_edits_pause(document, opener, qtbot, monkeypatch):
 
 
 def test_a_constraint_that_names_no_op_has_no_number_of_ops():
-    row = make_row(["GPU 0 runs even ops"], [], on=True)
+    row = make_row(["GPU 0 runs even ops"], 0, True, [])
     assert texts_of(row) == ["GPU 0 runs even ops", "", ""]
     assert row.data(Qt.ItemDataRole.AccessibleTextRole) == "GPU 0 runs even ops"
 
