@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
 from enplace.placers.enplace.kernels import load_all_kernels
+from enplace_studio.jobs import call_later
 from enplace_studio.model.document import Document
 
 GUARD_MS = 300_000
@@ -32,6 +33,12 @@ def qtbot(qapp: object, request: pytest.FixtureRequest) -> PatientBot:
 @pytest.fixture(autouse=True)
 def _application(qapp: object) -> None:
     """Make the studio's application for every test, whatever test runs first."""
+
+
+@pytest.fixture(autouse=True)
+def without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin at once what waits until the user pauses."""
+    monkeypatch.setattr(call_later, "PAUSE_MS", 0)
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from enplace.files.locks import hold_lock, is_abandoned
 from enplace.files.reading import MAX_ARCHIVE_BYTES
 from enplace.files.writing import remove_abandoned_files, shortened_name, write_atomically
 from enplace.readers import Project
+from enplace.system import yield_to_main_thread
 from enplace.text import size
 from enplace.writers import write_project
 from enplace_studio.files.session import to_project
@@ -170,6 +171,7 @@ class Recovery(QObject):
 
     def _write(self, project: Project, recovered: Path | None = None) -> None:
         """Write the copy; then the one that was recovered may go, if its work is in this one."""
+        yield_to_main_thread()
         try:
             if self._lock is None:  # without it, another window would take this work for lost
                 self._lock = hold_lock(_lock_of(self._file))

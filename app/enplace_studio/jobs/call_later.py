@@ -8,10 +8,14 @@ it waits goes to the end.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
 from PySide6.QtCore import QObject, QTimer, SignalInstance
+
+PAUSE_MS = 300
+"""How long the user is quiet before threads begin what the next edit would have in vain."""
 
 
 class _Turn:
@@ -76,4 +80,26 @@ def call_later(owner: QObject, slot: Callable[[], None], *changes: SignalInstanc
     timer.timeout.connect(run)
     for change in changes:
         change.connect(timer.start)
+    return timer
+
+
+def call_in_pause(owner: QObject, slot: Callable[[], None]) -> QTimer:
+    """Call a slot as soon as the user has neither selected nor edited anything for a moment.
+
+    Returns
+    -------
+    QTimer
+        Starting it asks for the call.
+    """
+    timer = QTimer(owner, singleShot=True, interval=0)
+
+    def run() -> None:
+        left_ms = PAUSE_MS - 1e3 * pause_s()
+        if left_ms > 0:
+            timer.start(math.ceil(left_ms))
+        else:
+            timer.setInterval(0)
+            slot()
+
+    timer.timeout.connect(run)
     return timer

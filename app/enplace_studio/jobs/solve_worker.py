@@ -15,6 +15,7 @@ from enplace.placers.enplace.kernels import load_all_kernels
 from enplace.processes import codecs
 from enplace.processes.main import Connection
 from enplace.processes.wire import Message
+from enplace.system import yield_to_window
 from enplace.values.profile import Profile
 from enplace_studio.jobs.move_worker import serve_search
 
@@ -25,6 +26,7 @@ Send = Callable[[Message], None]
 
 def serve(connection: Connection) -> Message:
     """Serve the studio until it closes the connection."""
+    yield_to_window()
     inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
     cancelled: set[int] = set()
     threading.Thread(

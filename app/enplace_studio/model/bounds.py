@@ -9,14 +9,15 @@ from enplace.values.plan import find_gap
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 from enplace_studio.jobs.background import Background
+from enplace_studio.jobs.call_later import call_in_pause
 
 
 class Bounds(QObject):
     """The proven lower bounds of the open problems.
 
-    A bound takes a linear program, so an edit never waits for one. Constraints only remove plans,
-    so a bound stays valid when constraints are added, until their own is computed, which may be
-    higher and is what commands and files show.
+    A bound takes a linear program, so an edit never waits for one, and none is begun before the
+    user pauses. Constraints only remove plans, so a bound stays valid when constraints are added,
+    until their own is computed, which may be higher and is what commands and files show.
 
     Attributes
     ----------
@@ -31,6 +32,7 @@ class Bounds(QObject):
         self.proofs = Proofs()
         self._next: Problem | None = None
         self._background = Background(self)
+        self._in_pause = call_in_pause(self, self._start)
 
     def add(self, problem: Problem, proof: Proof) -> None:
         """Keep a bound that a solver proved."""
@@ -47,7 +49,7 @@ class Bounds(QObject):
         proof = self.proofs.known(problem)
         if self.proofs.get(problem) is None:
             self._next = problem
-            self._start()
+            self._in_pause.start()
         return None if proof is None else proof.bound_us
 
     def gap(self, schedule: Schedule) -> float | None:
@@ -68,4 +70,4 @@ class Bounds(QObject):
 
     def _finish(self) -> None:
         self.changed.emit()
-        self._start()
+        self._in_pause.start()

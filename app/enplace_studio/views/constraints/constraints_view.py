@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from PySide6.QtCore import QObject, QPoint, Qt, QTimer
+from PySide6.QtCore import QObject, QPoint, Qt
 from PySide6.QtGui import QHideEvent, QKeySequence, QShortcut, QShowEvent
 from PySide6.QtWidgets import QListWidget, QListWidgetItem, QMenu
 
 from enplace_studio.jobs.background import Background
-from enplace_studio.jobs.call_later import call_later
+from enplace_studio.jobs.call_later import call_in_pause, call_later
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.constraints import (
     describe,
@@ -44,8 +44,6 @@ EMPTY = (
     "what you ask for is listed here."
 )
 MOST_ROWS, MOST_COSTS = 300, 30
-PAUSE_MS = 400
-"""Time from the last edit until costs are looked for; at once, they would slow down the next."""
 LEAST_ROWS, USUAL_ROWS = 2, 6
 
 
@@ -74,8 +72,7 @@ class ConstraintsView(Panel):
         self.body.addWidget(self.list, 1)
         self._waiting: list[int] = []
         self._costs = Background(QObject(self))  # no widget, so no busy cursor
-        self._pause = QTimer(self, interval=PAUSE_MS, singleShot=True)
-        self._pause.timeout.connect(self._find_costs)
+        self._in_pause = call_in_pause(self, self._find_costs)
         self._later = call_later(
             self,
             self.rebuild,
@@ -181,12 +178,12 @@ class ConstraintsView(Panel):
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
         self._costs.forget()
-        self._pause.stop()
+        self._in_pause.stop()
 
     def _start_costs(self) -> None:
         """Find the costs again once the user pauses."""
         self._costs.forget()
-        self._pause.start()
+        self._in_pause.start()
 
     def _find_costs(self) -> None:
         """Find the costs of the first rows, one at a time."""

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from PySide6.QtCore import QTimer
 from PySide6.QtGui import QHideEvent, QShowEvent
 
 from enplace.placing.incumbents import PROVEN_GAP
 from enplace.values.schedule import Schedule
-from enplace_studio.jobs.call_later import call_later
+from enplace_studio.jobs.call_later import call_in_pause, call_later
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document
 from enplace_studio.widgets.labels import paragraph
 from enplace_studio.widgets.move_list import MoveList
 from enplace_studio.widgets.panel import Need, ScrollPanel
-
-PAUSE_MS = 300
-"""How long a plan must stay as it is until its next moves are looked for."""
 
 IN_SIGHT = 4
 """Moves that the pane shows at least, if there are so many; with less room, it is folded."""
@@ -46,8 +42,7 @@ class MovesView(ScrollPanel):
         shows.addWidget(self.list)
         self.list.changed.connect(self._show_legend)
         solver.changed.connect(self._show_legend)
-        self._asking = QTimer(self, interval=PAUSE_MS, singleShot=True)
-        self._asking.timeout.connect(self._ask)
+        self._asking = call_in_pause(self, self._ask)
         changes = document.opened, document.problem_changed, document.current_changed
         document.bounds.changed.connect(self._follow)
         call_later(self, self._follow, document.grouping_changed, *changes)

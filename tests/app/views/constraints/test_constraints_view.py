@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QStyle, QStyleOptionViewItem
 
 from documents import chain_document, document_of
 from enplace.names.groups import Grouping
+from enplace_studio.jobs import call_later
 from enplace_studio.model.constraints import ways_to_say
 from enplace_studio.model.ordering import Slot
 from enplace_studio.views.constraints import constraints_view as module
@@ -28,12 +29,6 @@ from enplace_studio.views.constraints.rows import (
 )
 from enplace_studio.widgets.theme import theme
 from problems import cluster_of, profile_of
-
-
-@pytest.fixture(autouse=True)
-def without_a_pause(monkeypatch):
-    """Look for costs as soon as rows are shown."""
-    monkeypatch.setattr(module, "PAUSE_MS", 0)
 
 
 @pytest.fixture
@@ -54,7 +49,7 @@ def pane(document, opener, qtbot):
 
 def settle(pane, qtbot):
     """Wait for the list that an edit asked for, and what its rows cost."""
-    qtbot.waitUntil(lambda: not pane._later.isActive() and not pane._pause.isActive())
+    qtbot.waitUntil(lambda: not pane._later.isActive() and not pane._in_pause.isActive())
     pane._costs.wait()
 
 
@@ -323,13 +318,14 @@ def test_an_op_keeps_its_own_name_where_that_of_its_group_does_not_fit():
 def test_costs_wait_until_edits_pause(document, opener, qtbot, monkeypatch):
     asked = []
     monkeypatch.setattr(module, "step_without", lambda project, each: asked.append(each))
-    monkeypatch.setattr(module, "PAUSE_MS", 10**6)
+    monkeypatch.setattr(call_later, "PAUSE_MS", 10**6)
     pane = opener(ConstraintsView, document, 262, 300)
     document.place([0, 1], 1)
     qtbot.waitUntil(lambda: not pane._later.isActive())
     assert asked == []
-    pane._pause.timeout.emit()
-    pane._costs.wait()
+    monkeypatch.setattr(call_later, "PAUSE_MS", 0)
+    pane._in_pause.start(0)
+    settle(pane, qtbot)
     assert asked == pane.constraints
 
 

@@ -18,6 +18,7 @@ from enplace_studio.model.prices import what_if_text
 from enplace_studio.views.plans.plans_view import CROWD, PlansView, as_tree
 from problems import cluster_of, profile_of
 from threads import finish_work
+from turns import take_turns
 
 LEFT = Qt.MouseButton.LeftButton
 NONE = Qt.KeyboardModifier.NoModifier
@@ -461,6 +462,7 @@ def long_list(open_view, qtbot):
     with qtbot.waitActive(view):
         view.activateWindow()
     qtbot.waitUntil(lambda: view.column.verticalScrollBar().maximum() > 0)
+    take_turns()
     view.column.verticalScrollBar().setValue(0)
     return view
 
