@@ -175,13 +175,13 @@ def _export(window: MainWindow, folder: Path) -> None:
         if not why_no_export(form, Result(entry.schedule)):
             shown = exchange.exported(form, entry)
             writing.start(partial(_write, exporter, folder / form, shown), lambda _: None)
-    _wait(lambda: not writing.is_busy)
+            _wait(lambda: not writing.is_busy)  # a dialog asks for each
     drawing = window.panes.drawing()
     assert drawing is not None
     for suffix in (".svg", ".png", ".pdf"):
         path = folder / f"view{suffix}"
         writing.start(partial(write_picture, path, drawing, drawing.name), lambda _: None)
-    _wait(lambda: not writing.is_busy)
+        _wait(lambda: not writing.is_busy)
 
 
 def _write(exporter: Exporter, path: Path, shown: Callable[[], Result]) -> None:
