@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ def table_csv(result: Result) -> str:
     names = [device.name for device in schedule.problem.cluster.devices]
     out_bytes = np.zeros(profile.n_ops, dtype=np.int64)
     np.add.at(out_bytes, profile.tensor_op, profile.tensor_bytes)
+    columns = schedule.op_start_us, schedule.op_finish_us, profile.persistent_bytes, out_bytes
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
     is_estimated = bool(schedule.problem.measured_profile.measured.estimated)
     more = table_columns(profile)
     heads = [OP_COLUMNS[name].key for name in more]
@@ -41,15 +44,14 @@ def table_csv(result: Result) -> str:
     for device, name in enumerate(names):
         ops = np.flatnonzero(plan.device == device)
         for order, op in enumerate(ops[np.argsort(plan.position[ops])].tolist()):
-            start_us, finish_us = schedule.op_start_us[op], schedule.op_finish_us[op]
+            start_us, finish_us, *sizes = rows[op]
             texts = (profile.op_names[op], profile.op_types[op], profile.scopes[op], name)
             times = (start_us, finish_us, finish_us - start_us)
             cells = [
                 *map(_cell, texts),
                 f"{order}",
-                *(f"{float(time_us):.3f}" for time_us in times),
-                f"{int(profile.persistent_bytes[op])}",
-                f"{int(out_bytes[op])}",
+                *(f"{time_us:.3f}" for time_us in times),
+                *map(str, sizes),
                 *(_value(OP_COLUMNS[name], getattr(profile, name)[op]) for name in more),
                 *["yes"] * is_estimated,
             ]
@@ -64,6 +66,7 @@ def _value(column: Column, value: Any) -> str:
     return _cell(value) if column.type is str else f"{value:.15g}"
 
 
+@lru_cache(maxsize=1000)  # types, scopes and devices recur
 def _cell(name: str) -> str:
     """Write a name such that it is one cell, and no formula."""
     text = cell_text(name)
