@@ -218,13 +218,13 @@ def _channel_rows(schedule: Schedule) -> list[tuple[int, Row]]:
     tracks = channel_tracks(schedule, _with_rows(schedule))
     if len(tracks) > MAX_CHANNEL_ROWS:
         return _rows_by_sender(schedule, names)
-    rows = []
+    rows, link = [], schedule.transfer_from * cluster.n_devices + schedule.transfer_to
     for track in tracks:
-        numbers, title = track.numbers, cluster.channels[track.lane]
-        ends = np.unique([schedule.transfer_from[numbers], schedule.transfer_to[numbers]], axis=1)
-        if ends.shape[1] == 1:
-            title = " → ".join(names[device] for device in ends[:, 0])
-        rows.append((int(ends.min()), _transfer_row(schedule, track, title, 1)))
+        ends = [divmod(each, cluster.n_devices) for each in np.unique(link[track.numbers]).tolist()]
+        title = cluster.channels[track.lane]
+        if len(ends) == 1:
+            title = " → ".join(names[device] for device in ends[0])
+        rows.append((min(map(min, ends)), _transfer_row(schedule, track, title, 1)))
     return rows
 
 
