@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from PySide6.QtCore import QEvent, QObject, QPoint, QRect, Qt, Signal
+from PySide6.QtCore import QEvent, QObject, QPoint, QRect, Qt
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QFrame, QWidget
 
@@ -78,8 +78,6 @@ class Tour(QFrame):
         Returns what steps are about, by name.
     """
 
-    ended = Signal()
-
     def __init__(self, window: QWidget, targets: Callable[[], Mapping[str, QWidget]]) -> None:
         super().__init__(window)
         self.setObjectName("tour")
@@ -113,10 +111,8 @@ class Tour(QFrame):
 
     def end(self) -> None:
         """Hide the tour."""
-        if not self.isHidden():
-            self.hide()
-            self._frame.hide()
-            self.ended.emit()
+        self.hide()
+        self._frame.hide()
 
     def show_step(self, number: int) -> None:
         """Show a step, and frame what it is about."""

@@ -117,7 +117,6 @@ class MainWindow(QMainWindow):
         studio.palette_wanted.connect(lambda: Palette(self.menus, studio, self).exec())
         studio.keys_wanted.connect(lambda: KeySheet(self.menus.specs, self).exec())
         studio.tour_wanted.connect(self.tour.begin)
-        self.tour.ended.connect(lambda: studio.settings.setValue(TOUR_KEY, True))
         studio.measuring_made.connect(lambda strip: self._column.insertWidget(0, strip))
         header.solve_pressed.connect(studio.solving.solve_or_cancel)
         header.compare_pressed.connect(studio.solving.ask_compare)
@@ -184,6 +183,7 @@ class MainWindow(QMainWindow):
             self.tour.end()
         elif self._is_new:
             self._is_new = False
+            self.studio.settings.setValue(TOUR_KEY, True)  # it comes by itself once
             QTimer.singleShot(0, self, self.tour.begin)  # once the panes are in their places
         self.bar.setVisible(is_open)
         self.status_line.setVisible(is_open)
