@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -22,6 +22,7 @@ from enplace.values.constraints import (
     OP,
     Before,
     Colocate,
+    Ends,
     Forbid,
     Kind,
     Lock,
@@ -186,10 +187,8 @@ def describe(project: OpenProject, constraint: Constraint) -> str:
         name = next(kind.ends(constraint.rows, OP))
         return f"{name}, for another graph"  # switched off there
     if kind.key == StayClose.key:
-        found = kind.all_mapped(
-            constraint.rows, look_up(project.problem.profile.index), look_up(index)
-        )
-        home = find_home(project, found)
+        ends = _if_there(project.problem.profile.index), _if_there(index)
+        home = find_home(project, kind.all_mapped(constraint.rows, *ends))
         plan = "a plan" if home is None else home.name
         return f"within {count(constraint.rows[0][1], 'op')} of {plan}"
     what = _named(project, first)
@@ -200,6 +199,11 @@ def describe(project: OpenProject, constraint: Constraint) -> str:
         inside = f" of {project.grouping.names[groups[0]]}" if len(groups) == 1 else ""
         return kind.phrase.format(what.removesuffix(inside), project.describe(then))
     return kind.phrase.format(*kind.texts(constraint.rows[0], lambda _: what, where))
+
+
+def _if_there(numbers: Mapping[str, int]) -> Ends:
+    """Stand for the number of a name, or for nothing: what is off may name what is gone."""
+    return lambda name: [numbers[name]] if name in numbers else []
 
 
 def ways_to_say(description: str, grouping: Grouping) -> list[str]:

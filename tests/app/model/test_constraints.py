@@ -385,6 +385,17 @@ def test_a_limit_of_changes_is_listed_and_an_edit_beyond_it_is_refused(chain):
     assert "2 of 3 ops would run elsewhere than in the plan to stay close to" in refused[0]
 
 
+def test_a_limit_of_changes_is_described_where_a_device_of_its_plan_is_gone(chain):
+    chain.add_constraints(chain.problem.constrained(stay_close=[(HOME, 1)]))
+    chain.set_cluster(cluster_of(1))
+    assert chain.project.off == (CLOSE,)
+    assert describe(chain.project, CLOSE) == "within 1 op of a plan"
+    refused = []
+    chain.failed.connect(refused.append)
+    chain.switch_constraint(CLOSE, True)
+    assert refused == ["this graph or cluster has no GPU:1; remove the constraint"]
+
+
 def test_a_plan_is_brought_back_to_the_limit_and_saved_with_it(chain, tmp_path):
     for op in (0, 1):
         chain.place([op], 1, pin=False)

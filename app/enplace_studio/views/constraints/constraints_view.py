@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from PySide6.QtCore import QObject, QPoint, Qt
+from PySide6.QtCore import QObject, QPoint, QSignalBlocker, Qt
 from PySide6.QtGui import QHideEvent, QKeySequence, QShortcut, QShowEvent
 from PySide6.QtWidgets import QListWidget, QListWidgetItem, QMenu
 
@@ -138,20 +138,19 @@ class ConstraintsView(Panel):
         self._start_costs()
 
     def _show_rows(self, project: OpenProject | None, chosen: Constraint | None) -> None:
-        self.list.blockSignals(True)
         scrolled = self.list.verticalScrollBar().value()
-        self.list.clear()
-        for each in self.constraints if project else []:
-            assert project is not None
-            names = project.problem.profile.op_names
-            ops = np.concatenate(ops_of(project.problem, each)).tolist()
-            few = [names[op] for op in ops] if len(ops) <= MOST_NAMED else []
-            ways = ways_to_say(describe(project, each), project.grouping)
-            self.list.addItem(make_row(ways, len(ops), self.is_on(each), few))
-        if chosen in self.constraints:
-            self.list.setCurrentRow(self.constraints.index(chosen))
-        self.list.verticalScrollBar().setValue(scrolled)
-        self.list.blockSignals(False)
+        with QSignalBlocker(self.list):
+            self.list.clear()
+            for each in self.constraints if project else []:
+                assert project is not None
+                names = project.problem.profile.op_names
+                ops = np.concatenate(ops_of(project.problem, each)).tolist()
+                few = [names[op] for op in ops] if len(ops) <= MOST_NAMED else []
+                ways = ways_to_say(describe(project, each), project.grouping)
+                self.list.addItem(make_row(ways, len(ops), self.is_on(each), few))
+            if chosen in self.constraints:
+                self.list.setCurrentRow(self.constraints.index(chosen))
+            self.list.verticalScrollBar().setValue(scrolled)
 
     @property
     def chosen(self) -> Constraint | None:
