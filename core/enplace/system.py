@@ -121,15 +121,6 @@ def yield_to_main_thread() -> None:
         os.setpriority(os.PRIO_PROCESS, thread, nice)
 
 
-def yield_to_window() -> None:
-    """Let this process, which works for a window, wait for it and its threads.
-
-    To be called in the main thread, before it starts others. Only POSIX systems have ``nice``.
-    """
-    if hasattr(os, "nice"):
-        os.nice(2 * NICE)
-
-
 def give_back_memory() -> None:
     """Give freed memory back to the system, where glibc would keep it for later."""
     import ctypes  # every command imports this module, and few need it

@@ -14,7 +14,6 @@ from enplace.placing.packing import pack
 from enplace.processes import codecs
 from enplace.processes.main import Connection
 from enplace.processes.wire import DONE, Message
-from enplace.system import yield_to_window
 from enplace.values.problem import Problem
 from enplace.writers.archive import write_project
 
@@ -24,7 +23,6 @@ TRYING, FOUND, PROVEN = "trying", "found", "proven"
 
 def serve(connection: Connection) -> Message:
     """Send the rows of the problem in the first two messages, and write a project of each plan."""
-    yield_to_window()
     profile = codecs.profile_from(connection.receive())
     job = connection.receive().details
     options = PlaceOptions(job["objective"], values=job["values"])

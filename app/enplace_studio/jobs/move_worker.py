@@ -18,6 +18,7 @@ from enplace.placing.stop import Stop
 from enplace.placing.stopwatch import Stopwatch
 from enplace.processes import codecs
 from enplace.processes.wire import Message
+from enplace.system import yield_to_main_thread
 from enplace.values.arrays import IntArray
 from enplace.values.plan import Plan
 from enplace.values.profile import Profile
@@ -45,6 +46,7 @@ def serve_search(
     free : Event
         Set while no placer runs, which has all of the machine.
     """
+    yield_to_main_thread()
     asked = message.details
     number, plan = asked["search"], codecs.plan_from(message)
     last_s = 0.0

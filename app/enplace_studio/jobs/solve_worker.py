@@ -15,7 +15,7 @@ from enplace.placers.enplace.kernels import load_all_kernels
 from enplace.processes import codecs
 from enplace.processes.main import Connection
 from enplace.processes.wire import Message
-from enplace.system import yield_to_window
+from enplace.system import yield_to_main_thread
 from enplace.values.profile import Profile
 from enplace_studio.jobs.move_worker import serve_search
 
@@ -26,15 +26,13 @@ Send = Callable[[Message], None]
 
 def serve(connection: Connection) -> Message:
     """Serve the studio until it closes the connection."""
-    yield_to_window()
     inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
     cancelled: set[int] = set()
     threading.Thread(
         target=_sort, args=(connection, inbox, cancelled), name="cancels", daemon=True
     ).start()
     connection.send(Message("hello", {"default": DEFAULT_METHOD, "methods": _methods()}))
-    # Compile before the user waits for it; the first plans appear while the rest compiles.
-    threading.Thread(target=load_all_kernels, args=[_ignore], name="kernels", daemon=True).start()
+    threading.Thread(target=_compile, name="kernels", daemon=True).start()
     profile: Profile | None = None
     free = threading.Event()
     while True:
@@ -50,8 +48,10 @@ def serve(connection: Connection) -> Message:
             _solve(profile, message, cancelled, connection.send)
 
 
-def _ignore(message: str) -> None:
-    pass
+def _compile() -> None:
+    """Compile before the user waits for it; the first plans appear while the rest compiles."""
+    yield_to_main_thread()
+    load_all_kernels(lambda _: None)
 
 
 def _sort(connection: Connection, inbox: queue.SimpleQueue[Message], cancelled: set[int]) -> None:
