@@ -300,7 +300,13 @@ def _cut(
         if made in free:
             continue
         if calls[made].needs_gradient:
-            for stage in range(stage_of[made], max(stages)):
+            passing = range(stage_of[made], max(stages))
+            if passing and calls[made].shapes[number][1].is_complex:
+                raise PipelineRefusedError(
+                    f"what '{calls[made].module}' makes for another stage is complex, and PyTorch "
+                    f"sends real numbers only; pin what reads it to the same device"
+                )
+            for stage in passing:
                 passed[stage].append(number)
         else:
             for stage in stages - {stage_of[made]}:

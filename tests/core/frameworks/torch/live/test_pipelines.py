@@ -521,6 +521,22 @@ def test_numbers_that_two_stages_need_are_not_drawn_by_both(both, ends):
         cut_tape(tape.calls, loss, {"emb": 0, "one": 0, "two": 1, "head": 1}, "ab")
 
 
+def test_complex_numbers_stay_on_one_device():
+    class Spectral(Tied):
+        def __init__(self):
+            super().__init__()
+            self.two = nn.Linear(8, 8, dtype=torch.complex64)
+
+        def forward(self, x):
+            spectrum = torch.fft.fft(self.one(self.emb(x)))
+            return self.head(torch.fft.ifft(self.two(spectrum)).real)
+
+    tape, loss = taped(Spectral(), *batch())
+    cut_tape(tape.calls, loss, {"emb": 0, "one": 0, "two": 0, "head": 1}, "ab")
+    with pytest.raises(PipelineRefusedError, match="is complex, and PyTorch sends real numbers"):
+        cut_tape(tape.calls, loss, {"emb": 0, "one": 0, "two": 1, "head": 1}, "ab")
+
+
 @pytest.mark.parametrize("draw", [random.random, np.random.rand, np.random.randn])
 def test_a_model_that_draws_numbers_elsewhere_than_from_pytorch_is_refused(draw):
     with pytest.raises(PipelineRefusedError, match="draws random numbers from Python or NumPy"):
