@@ -16,6 +16,7 @@ from PySide6.QtWidgets import QMessageBox, QWidget
 from enplace.errors import EnplaceError
 from enplace.files.reading import open_to_read
 from enplace.files.writing import remove_abandoned_files
+from enplace.names.group_facts import group_edges
 from enplace.names.whole import find_chain
 from enplace.readers import cluster_json, constraints, plans, read_project
 from enplace.readers.clusters import cluster_from
@@ -183,7 +184,9 @@ class Files(Part):
                 remove_abandoned_files(path.parent)
             before = version_of(path)  # another program may write it while it is read
             opened = read()
-            find_chain(opened.project.model.measured_profile)  # exports ask for it at once
+            project = opened.project
+            group_edges(project.problem.profile, project.grouping)  # the graph asks at once
+            find_chain(project.model.measured_profile)  # exports ask for it at once
             if opened.is_copy:  # its file may have changed since the copy's author saw it
                 return opened, opened.seen
             return opened, before if opened.path == path else version_of(opened.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class GroupEdges:
     bytes: IntArray
 
 
+@lru_cache(maxsize=2)
 def group_edges(profile: Profile, grouping: Grouping, ports: Ports | None = None) -> GroupEdges:
     """Find the edges between different groups, and those between groups and ports."""
     pair, size = _pairs(profile, grouping, ports, np.ones(profile.n_edges, dtype=bool))
