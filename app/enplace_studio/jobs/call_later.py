@@ -83,23 +83,22 @@ def call_later(owner: QObject, slot: Callable[[], None], *changes: SignalInstanc
     return timer
 
 
-def call_in_pause(owner: QObject, slot: Callable[[], None]) -> QTimer:
-    """Call a slot as soon as the user has neither selected nor edited anything for a moment.
+class InPause(QTimer):
+    """Calls a slot as soon as the user has neither selected nor edited anything for a moment."""
 
-    Returns
-    -------
-    QTimer
-        Starting it asks for the call.
-    """
-    timer = QTimer(owner, singleShot=True, interval=0)
+    def __init__(self, owner: QObject, slot: Callable[[], None]) -> None:
+        super().__init__(owner, singleShot=True)
+        self._slot = slot
+        self.timeout.connect(self._call)
 
-    def run() -> None:
+    def ask(self) -> None:
+        """Ask for the call; to ask again before it comes does not put it off."""
+        if not self.isActive():
+            self.start(0)
+
+    def _call(self) -> None:
         left_ms = PAUSE_MS - 1e3 * pause_s()
         if left_ms > 0:
-            timer.start(math.ceil(left_ms))
+            self.start(math.ceil(left_ms))
         else:
-            timer.setInterval(0)
-            slot()
-
-    timer.timeout.connect(run)
-    return timer
+            self._slot()

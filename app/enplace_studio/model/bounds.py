@@ -9,7 +9,7 @@ from enplace.values.plan import find_gap
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 from enplace_studio.jobs.background import Background
-from enplace_studio.jobs.call_later import call_in_pause
+from enplace_studio.jobs.call_later import InPause
 
 
 class Bounds(QObject):
@@ -32,7 +32,7 @@ class Bounds(QObject):
         self.proofs = Proofs()
         self._next: Problem | None = None
         self._background = Background(self)
-        self._in_pause = call_in_pause(self, self._start)
+        self._in_pause = InPause(self, self._start)
 
     def add(self, problem: Problem, proof: Proof) -> None:
         """Keep a bound that a solver proved."""
@@ -49,7 +49,7 @@ class Bounds(QObject):
         proof = self.proofs.known(problem)
         if self.proofs.get(problem) is None:
             self._next = problem
-            self._in_pause.start()
+            self._in_pause.ask()
         return None if proof is None else proof.bound_us
 
     def gap(self, schedule: Schedule) -> float | None:
@@ -70,4 +70,4 @@ class Bounds(QObject):
 
     def _finish(self) -> None:
         self.changed.emit()
-        self._in_pause.start()
+        self._in_pause.ask()

@@ -3,7 +3,7 @@
 from PySide6.QtCore import QObject, QTimer
 
 from enplace_studio.jobs import call_later as turns
-from enplace_studio.jobs.call_later import call_in_pause, call_later, pause_s, take_turn
+from enplace_studio.jobs.call_later import InPause, call_later, pause_s, take_turn
 
 
 def test_the_window_has_its_turn_after_an_edit_and_between_two_slots(qtbot):
@@ -44,13 +44,13 @@ def test_what_waits_for_a_pause_waits_on_after_each_edit(qtbot, monkeypatch):
     owner, now_s, calls = QObject(), 1000.0, []
     monkeypatch.setattr(turns.time, "monotonic", lambda: now_s)
     monkeypatch.setattr(turns, "PAUSE_MS", 30)
-    timer = call_in_pause(owner, lambda: calls.append(now_s))
+    timer = InPause(owner, lambda: calls.append(now_s))
     for _ in range(2):
         take_turn()
-        timer.start()
+        timer.ask()
         timer.timeout.emit()
         assert calls == []
         now_s += 0.02
     now_s += 0.02
-    qtbot.waitUntil(lambda: not timer.isActive())
+    qtbot.waitUntil(lambda: bool(timer.ask() or calls))  # to ask again does not put it off
     assert calls == [now_s]

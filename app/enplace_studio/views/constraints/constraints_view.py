@@ -11,7 +11,7 @@ from PySide6.QtGui import QHideEvent, QKeySequence, QShortcut, QShowEvent
 from PySide6.QtWidgets import QListWidget, QListWidgetItem, QMenu
 
 from enplace_studio.jobs.background import Background
-from enplace_studio.jobs.call_later import call_in_pause, call_later
+from enplace_studio.jobs.call_later import InPause, call_later
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.constraints import (
     describe,
@@ -72,7 +72,7 @@ class ConstraintsView(Panel):
         self.body.addWidget(self.list, 1)
         self._waiting: list[int] = []
         self._costs = Background(QObject(self))  # no widget, so no busy cursor
-        self._in_pause = call_in_pause(self, self._find_costs)
+        self._in_pause = InPause(self, self._find_costs)
         self._later = call_later(
             self,
             self.rebuild,
@@ -182,7 +182,7 @@ class ConstraintsView(Panel):
     def _start_costs(self) -> None:
         """Find the costs again once the user pauses."""
         self._costs.forget()
-        self._in_pause.start()
+        self._in_pause.ask()
 
     def _find_costs(self) -> None:
         """Find the costs of the first rows, one at a time."""

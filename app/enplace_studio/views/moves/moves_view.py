@@ -8,7 +8,7 @@ from PySide6.QtGui import QHideEvent, QShowEvent
 
 from enplace.placing.incumbents import PROVEN_GAP
 from enplace.values.schedule import Schedule
-from enplace_studio.jobs.call_later import call_in_pause, call_later
+from enplace_studio.jobs.call_later import InPause, call_later
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document
 from enplace_studio.widgets.labels import paragraph
@@ -42,7 +42,7 @@ class MovesView(ScrollPanel):
         shows.addWidget(self.list)
         self.list.changed.connect(self._show_legend)
         solver.changed.connect(self._show_legend)
-        self._asking = call_in_pause(self, self._ask)
+        self._asking = InPause(self, self._ask)
         changes = document.opened, document.problem_changed, document.current_changed
         document.bounds.changed.connect(self._follow)
         call_later(self, self._follow, document.grouping_changed, *changes)
@@ -85,7 +85,7 @@ class MovesView(ScrollPanel):
             self.list.forget()  # another model's
         now = (schedule, project.problem, tuple(project.grouping.opened))
         if (self.list.asked, self.list.problem, self.list.opened) != now:
-            self._asking.start()
+            self._asking.ask()
 
     def _is_optimal(self, schedule: Schedule) -> bool:
         """Whether no edit can help: the bound is reached, and there is no GPU to split ops to."""
