@@ -14,6 +14,7 @@ from enplace.writers import write_project
 from enplace_studio.files import session
 from enplace_studio.files.recovery import Recovery
 from enplace_studio.files.session import RecentFiles
+from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.can_run import model_source
 from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import FileVersion
@@ -43,16 +44,30 @@ class Saving(Part):
     """Saves the project, and asks what to do about unsaved work and overwritten files."""
 
     def __init__(
-        self, document: Document, recent: RecentFiles, recovery: Recovery, parent: QWidget
+        self,
+        document: Document,
+        solver: Solver,
+        recent: RecentFiles,
+        recovery: Recovery,
+        parent: QWidget,
     ) -> None:
         super().__init__(document, parent)
-        self.recent, self.recovery = recent, recovery
+        self._solver, self.recent, self.recovery = solver, recent, recovery
 
     def may_leave(self, again: Callable[[], object]) -> bool:
-        """Return whether nothing is unsaved, or the user discards it.
+        """Return whether nothing is unsaved or being solved, or the user discards it.
 
         If the user chooses to save, ``again`` is called once it is saved.
         """
+        return self._may_discard(again) and (
+            not self._solver.is_asked
+            or self.may_abandon(
+                "A search is running",
+                "Leave anyway, and lose what it has found? Stop would keep it.",
+            )
+        )
+
+    def _may_discard(self, again: Callable[[], object]) -> bool:
         if not self._document.modified:
             return True
         answer = QMessageBox.question(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QMessageBox, QWidget
+from PySide6.QtWidgets import QWidget
 
 from enplace.frameworks import tuning_process
 from enplace.frameworks.devices import devices_for
@@ -92,17 +92,8 @@ class Measuring(Part):
 
     def may_leave(self) -> bool:
         """Return whether nothing is running or waiting to be opened, or the user abandons it."""
-        if self.strip.isHidden():
-            return True
-        choice = QMessageBox.StandardButton
-        answer = QMessageBox.question(
-            self.window(),
-            "Close anyway?",
-            plain_tip(f"{self.strip.title.text()}. Close anyway, and abandon it?"),
-            choice.Discard | choice.Cancel,
-            choice.Cancel,
-        )
-        return answer == choice.Discard
+        about = plain_tip(f"{self.strip.title.text()}. Close anyway, and abandon it?")
+        return self.strip.isHidden() or self.may_abandon("Close anyway?", about)
 
     def close_job(self) -> None:
         """End the worker because the window closes."""

@@ -30,7 +30,7 @@ from enplace_studio.widgets.theme import theme
 NAME = "enplace"
 LOG_BYTES = 1 << 20
 COLLECT_MS, PAUSE_S = 1000, 2.0
-SWITCH_S = 0.0001
+SWITCH_S = 0.00005
 """Longest time that the window waits for a thread that computes in Python: it does so after each
 call of Qt, hundreds of times in a frame."""
 

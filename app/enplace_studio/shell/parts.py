@@ -80,7 +80,7 @@ class Studio(QObject):
         self.recovery = Recovery(self.document, recovery_folder)
         self.chosen = ChosenMethod(self.solver, self)
         self.header = Header(self.document, self.solver, self.chosen)
-        self.saving = Saving(self.document, self.recent, self.recovery, window)
+        self.saving = Saving(self.document, self.solver, self.recent, self.recovery, window)
         self.exchange = Exchange(self.document, self.saving, window)
         self.files = Files(self.document, self.saving, self.exchange, window)
         self.solving = Solving(self.document, self.solver, self.chosen, window)

@@ -48,6 +48,13 @@ class Part(QWidget):
         name, _ = QFileDialog.getOpenFileName(self.window(), title, folder, file_filter)
         return Path(name) if name else None
 
+    def may_abandon(self, title: str, text: str) -> bool:
+        """Ask whether to abandon what is running."""
+        choice = QMessageBox.StandardButton
+        buttons = choice.Discard | choice.Cancel
+        answer = QMessageBox.question(self.window(), title, text, buttons, choice.Cancel)
+        return answer == choice.Discard
+
     def choose(self, title: str, text: str, more: str, *choices: str, details: str = "") -> str:
         """Ask the user to choose; return the choice, or an empty text if the user cancels."""
         box = QMessageBox(self.window())

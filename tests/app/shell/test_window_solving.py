@@ -7,8 +7,15 @@ from types import SimpleNamespace
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QWidget
-from tests.app.shell.windows import import_plan, open_path, press, project_with_a_plan, solving
+from PySide6.QtWidgets import QMessageBox, QWidget
+from tests.app.shell.windows import (
+    BUTTON,
+    import_plan,
+    open_path,
+    press,
+    project_with_a_plan,
+    solving,
+)
 
 from enplace.frameworks.torch.device_map import PARAMETERS
 from enplace.machine import simulate
@@ -19,6 +26,7 @@ from enplace.text import ms
 from enplace.values.measurement import Measurement
 from enplace.values.result import Result
 from enplace.writers import write_plan
+from enplace_studio.files.saving import do_nothing
 from enplace_studio.jobs.solver import Job, Method, Report
 from enplace_studio.model.constraints import describe, list_constraints
 from enplace_studio.model.open_project import start_project
@@ -148,6 +156,26 @@ def test_methods_can_be_compared_while_a_job_runs_and_wait_for_it(make_window, q
         assert {job.method for job in window.solver.waiting} == {"heft", "single"}
     methods = {entry.plan.method for entry in window.document.plans}
     assert {"heft", "single", window.solver.default_method} <= methods
+
+
+def test_a_search_is_not_abandoned_without_asking(make_window, qtbot, monkeypatch):
+    window, asked, answers = make_window(), [], [BUTTON.Discard, BUTTON.Cancel]
+    may_leave = window.studio.saving.may_leave
+
+    def question(parent, title, *_):
+        asked.append(title)
+        return answers.pop()
+
+    monkeypatch.setattr(QMessageBox, "question", question)
+    window.document.open(start_project(profile_of({"a": 10, "b": 10}), cluster_of(2)))
+    assert window.solver.busy
+    assert may_leave(do_nothing)  # nobody has asked for the expert's plan
+    qtbot.waitUntil(lambda: bool(window.solver.methods))
+    with solving(window, qtbot):
+        window.studio.solving.solve()
+        assert not may_leave(do_nothing)
+        assert may_leave(do_nothing)
+    assert asked == ["A search is running"] * 2
 
 
 def test_solve_need_not_wait_for_the_experts_plan(make_window, qtbot):
