@@ -59,13 +59,11 @@ class Saving(Part):
 
         If the user chooses to save, ``again`` is called once it is saved.
         """
-        return self._may_discard(again) and (
-            not self._solver.is_asked
-            or self.may_abandon(
-                "A search is running",
-                "Leave anyway, and lose what it has found? Stop would keep it.",
-            )
-        )
+        if self._solver.is_asked and not self.may_abandon(
+            "A search is running", "Leave anyway, and lose what it has found? Stop would keep it."
+        ):
+            return False
+        return self._may_discard(again)  # its plan may have come while the user was asked
 
     def _may_discard(self, again: Callable[[], object]) -> bool:
         if not self._document.modified:
