@@ -231,13 +231,11 @@ def list_transfers(schedule: Schedule, grouping: Grouping, span: Interval | None
     waited_us = within_us(asked_us, start_us, whole)
     at = np.argsort(-time_us, kind="stable")
     at = at if span is None else at[time_us[at] + waited_us[at] > 0]
-    n, devices = schedule.problem.cluster.n_devices, naming.devices
-    ways = [f"{source} → {target}" for source in devices for target in devices]
-    way = schedule.transfer_from * n + schedule.transfer_to
+    ways = [f"{source} → {target}" for source in naming.devices for target in naming.devices]
     op = profile.tensor_op[schedule.transfer_tensor[at]]
     columns: tuple[Column, ...] = (
         *naming.of_ops("Sent by", op),
-        Names("Link", way[at], ways, DEVICE, in_order=True),
+        Names("Link", schedule.transfer_link[at], ways, DEVICE, in_order=True),
         Amounts("Start", start_us[at], "ms", adds=False),
         Amounts("Sending", time_us[at], "ms"),
         Amounts("Waiting", waited_us[at], "ms"),

@@ -91,8 +91,7 @@ def find_wait(schedule: Schedule, transfer: int) -> Wait:
 
 def _shares_channel(schedule: Schedule, transfer: int) -> BoolArray:
     """Return which other transfers use a channel of one."""
-    cluster = schedule.problem.cluster
-    link = schedule.transfer_from * cluster.n_devices + schedule.transfer_to
+    cluster, link = schedule.problem.cluster, schedule.transfer_link
 
     def channels_of(link: int) -> set[int]:
         return set(cluster.route[cluster.route_ptr[link] : cluster.route_ptr[link + 1]].tolist())

@@ -218,7 +218,7 @@ def _channel_rows(schedule: Schedule) -> list[tuple[int, Row]]:
     tracks = channel_tracks(schedule, _with_rows(schedule))
     if len(tracks) > MAX_CHANNEL_ROWS:
         return _rows_by_sender(schedule, names)
-    rows, link = [], schedule.transfer_from * cluster.n_devices + schedule.transfer_to
+    rows, link = [], schedule.transfer_link
     for track in tracks:
         ends = [divmod(each, cluster.n_devices) for each in np.unique(link[track.numbers]).tolist()]
         title = cluster.channels[track.lane]

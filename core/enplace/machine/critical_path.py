@@ -105,7 +105,7 @@ class _FlatSchedule(NamedTuple):
 
 def _flatten(schedule: Schedule) -> _FlatSchedule:
     by_tensor = np.argsort(schedule.transfer_tensor, kind="stable")
-    n_tensors, n_devices = schedule.problem.profile.n_tensors, schedule.problem.cluster.n_devices
+    n_tensors = schedule.problem.profile.n_tensors
     return _FlatSchedule(
         device=schedule.plan.device,
         start_us=schedule.op_start_us,
@@ -113,7 +113,7 @@ def _flatten(schedule: Schedule) -> _FlatSchedule:
         by_finish=np.argsort(schedule.op_finish_us, kind="stable"),
         tensor=schedule.transfer_tensor,
         target=schedule.transfer_to,
-        link=schedule.transfer_from * n_devices + schedule.transfer_to,
+        link=schedule.transfer_link,
         sent_us=schedule.transfer_start_us,
         arrival_us=schedule.transfer_finish_us,
         by_arrival=np.argsort(schedule.transfer_finish_us, kind="stable"),

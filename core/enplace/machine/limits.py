@@ -126,8 +126,7 @@ def number_parts(
     group = grouping.group[ops]
     what = np.where(group >= 0, group, grouping.n_groups + ops)
     part = what * n + schedule.plan.device[ops]
-    links = schedule.transfer_from[sent] * n + schedule.transfer_to[sent]
-    part[moves] = (grouping.n_groups + profile.n_ops) * n + links
+    part[moves] = (grouping.n_groups + profile.n_ops) * n + schedule.transfer_link[sent]
     return part, ops
 
 

@@ -96,8 +96,7 @@ def lane_tracks(schedule: Schedule) -> list[Track]:
 
 def channel_tracks(schedule: Schedule, among: Collection[int] | None = None) -> list[Track]:
     """List the channels that carry transfers, if given between some devices, by their numbers."""
-    cluster = schedule.problem.cluster
-    link = schedule.transfer_from * cluster.n_devices + schedule.transfer_to
+    cluster, link = schedule.problem.cluster, schedule.transfer_link
     carried: dict[int, list[int]] = {}
     for pair in np.unique(link).tolist():
         if among is None or {*divmod(pair, cluster.n_devices)} <= {*among}:

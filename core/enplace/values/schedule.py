@@ -151,6 +151,11 @@ class Schedule(Frozen):
         """Source device of each transfer; shape (n_transfers,)."""
         return self.plan.device[self.problem.profile.tensor_op[self.transfer_tensor]]
 
+    @property
+    def transfer_link(self) -> IntArray:
+        """Link of each transfer, numbered as ``cluster.route_ptr`` does; shape (n_transfers,)."""
+        return self.transfer_from * self.problem.cluster.n_devices + self.transfer_to
+
     @cached_property
     def transfer_bytes(self) -> IntArray:
         """Bytes of each transfer; shape (n_transfers,)."""

@@ -129,8 +129,7 @@ def path_by_place(schedule: Schedule, path: CriticalPath) -> dict[str, dict[str,
     by_device = np.bincount(
         schedule.plan.device[path.number[~moves]], length_us[~moves], minlength=n
     )
-    sent = path.number[moves]
-    links = schedule.transfer_from[sent] * n + schedule.transfer_to[sent]
+    links = schedule.transfer_link[path.number[moves]]
     by_link = np.bincount(links, length_us[moves], minlength=n * n)
     for device in np.flatnonzero(by_device).tolist():
         compute[names[device]] = float(by_device[device])
