@@ -60,7 +60,8 @@ class Saving(Part):
         If the user chooses to save, ``again`` is called once it is saved.
         """
         if self._solver.is_asked and not self.may_abandon(
-            "A search is running", "Leave anyway, and lose what it has found? Stop would keep it."
+            "A search is running",
+            "Leave anyway and lose what it has found so far? “Stop, keep the best” would keep it.",
         ):
             return False
         return self._may_discard(again)  # its plan may have come while the user was asked

@@ -303,8 +303,9 @@ def _cut(
             passing = range(stage_of[made], max(stages))
             if passing and calls[made].shapes[number][1].is_complex:
                 raise PipelineRefusedError(
-                    f"what '{calls[made].module}' makes for another stage is complex, and PyTorch "
-                    f"sends real numbers only; pin what reads it to the same device"
+                    f"what '{calls[made].module or calls[made].name}' makes for another stage is "
+                    f"complex, and PyTorch sends real numbers only; pin what reads it to the same "
+                    f"device"
                 )
             for stage in passing:
                 passed[stage].append(number)
