@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import os
 import runpy
-import socket
 import subprocess
 import sys
 from functools import partial
@@ -48,9 +47,11 @@ def main(words: list[str]) -> int:
     sys.path[0] = os.getcwd()
     sys.modules.pop(target, None)  # else Python warns that it runs what is imported
     world = int(options["--nproc-per-node"])
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    # As torchrun does, keep the store: in a process of the pipeline it would end with that process,
+    # and the others could not learn that it has told why.
+    store = importlib.import_module("torch").distributed.TCPStore("127.0.0.1", 0, is_master=True)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     os.environ |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
     run = partial(runpy.run_module, alter_sys=True) if is_module else runpy.run_path
     for rank in range(world):
