@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from enplace.bounds.proofs import has_all_of
 from enplace.errors import EnplaceError, PlanError
 from enplace.machine.check_claims import check_claims
 from enplace.names.groups import open_groups
@@ -145,7 +146,7 @@ def _with_plan(
     """Show an edited plan: after its origin in the list, or replacing an earlier edit."""
     same_order = project.problem.before == current.schedule.problem.before
     if same_order and plan.acts_like(current.plan):
-        return project
+        return _with_constraints(project, current)
     schedule = _with_pins(known, project.problem, plan) if known else None
     schedule = schedule or simulate_changed(project.problem, plan)
     plan = schedule.plan
@@ -156,6 +157,19 @@ def _with_plan(
     entry = PlanEntry(name, plan, schedule, "edited by hand", origin=current)
     at = project.plans.index(current) + 1
     return replace(project, plans=(*project.plans[:at], entry, *project.plans[at:]), current=entry)
+
+
+def _with_constraints(project: OpenProject, current: PlanEntry) -> OpenProject:
+    """Let a plan that runs as before have the constraints of now, as its files will say."""
+    old, problem, plan = current.schedule.problem, project.problem, current.plan
+    if old.constraints == problem.constraints:
+        return project
+    own = current.own
+    if (plan.bound_us or plan.nothing_fits or own) and not has_all_of(problem, old):
+        plan = replace(plan, bound_us=None, proven=False, rivals=None, nothing_fits=False)
+        own = None
+    schedule = replace(current.schedule, problem=problem, plan=plan)
+    return swap_entry(project, current, replace(current, plan=plan, schedule=schedule, own=own))
 
 
 def _with_pins(known: Schedule, problem: Problem, plan: Plan) -> Schedule | None:

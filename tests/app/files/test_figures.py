@@ -77,10 +77,17 @@ def work(document, chance):
     """Do one thing that a user may do."""
     ops, device = [chance.randrange(N_OPS)], chance.choice(document.project.cluster.gpus)
     do = chance.choice(
-        ["move", "pin", "scale", "cluster", "solve", "show", "undo", "unpin", "keep", "order"]
+        [
+            *("move", "pin", "here", "together", "scale", "cluster"),
+            *("solve", "show", "undo", "unpin", "keep", "order"),
+        ]
     )
     if do in ("move", "pin"):
         document.place(ops, device, pin=do == "pin")
+    elif do == "here":
+        document.pin_here(ops)
+    elif do == "together":
+        document.colocate([*ops, (ops[0] + 1) % N_OPS])
     elif do == "scale":
         document.set_scale(chance.choice([1.0, 2.0]), chance.choice([0.5, 1.0, 3.1]))
     elif do == "cluster":
@@ -111,6 +118,41 @@ def test_every_figure_is_what_simulate_says(seed, tmp_path, capsys, qtbot):
     for _ in range(STEPS):
         work(document, chance)
     compare_all(document, status, tmp_path, capsys)
+
+
+def test_a_constraint_that_moves_nothing_is_in_every_file_and_makes_no_new_row(
+    tmp_path, capsys, qtbot
+):
+    profile = model(random.Random(0))
+    document = document_of(profile, cluster_of(2, cpu_lanes=1), dict.fromkeys(profile.op_names, 0))
+    (only,) = document.plans
+    status = StatusLine(document, Solver())
+    qtbot.addWidget(status)
+    write_profile(tmp_path / "p.json", profile)
+    document.pin_here([0, 2])
+    document.colocate([3, 4])
+    document.forbid([1], 1)
+    for wanted, index in (("ac", 3), ("ac", 1), ("", 0), ("ac", 3)):
+        document.undo_stack.setIndex(index)
+        assert [entry.name for entry in document.plans] == [only.name]
+        compare_all(document, status, tmp_path, capsys)
+        written = json.loads((tmp_path / "a.plan.json").read_text())
+        assert "".join(written.get("pins", {})) == wanted
+        assert ("None: every op was free" in report_html(Result(document.schedule))) == (not index)
+
+
+def test_what_is_proven_under_a_constraint_is_not_once_that_is_gone():
+    chance = random.Random(0)
+    profile = model(chance)
+    document = document_of(profile, cluster_of(2, cpu_lanes=1), dict.fromkeys(profile.op_names, 0))
+    document.pin_here(range(N_OPS))
+    made_plan(document, "throughput", chance)
+    document.colocate([0, 1])
+    assert document.current.plan.proven
+    document.unpin([0])
+    assert document.current.name == "throughput"
+    assert not document.current.plan.proven
+    assert document.current.plan.bound_us is None
 
 
 def simulated(folder, capsys):

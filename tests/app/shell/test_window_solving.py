@@ -373,8 +373,9 @@ def test_a_baseline_solves_for_the_requested_objective(make_window, qtbot):
 
 
 def test_a_plan_made_before_a_constraint_was_changed_is_listed_and_not_shown(window):
-    old, shown = window.document.problem, window.document.current
+    old = window.document.problem
     window.document.pin_here([0])
+    shown = window.document.current
     window.solver.solved.emit(
         Job(1, old, "heft", None, True), plan_of(old, dict.fromkeys("abc", 1))
     )
