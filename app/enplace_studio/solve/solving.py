@@ -552,8 +552,8 @@ def distinct_name(name: str, plan: Plan, problem: Problem, others: Collection[Pl
     namesakes = [each for each in others if each.name == name or each.name.startswith(f"{name}, ")]
     known = [_facets(each.plan, each.schedule.problem) for each in namesakes]
     taken = {each.name for each in others}
-    others_have = {what: {each[what] for each in known} - {text} for what, text in own.items()}
-    differs = [text for what, text in own.items() if text and others_have[what]]
+    compared = [what for what, (of, _) in own.items() if any(each[what][0] != of for each in known)]
+    differs = [text for _, text in map(own.__getitem__, compared) if text]
     longer = ", ".join([name, *differs]) if name in taken else name
     shorter = ", ".join([name, *(text for text in differs if not text.startswith("no "))])
     runs = [f"{longer}, run {number}" for number in range(2, len(taken) + 2)]
@@ -561,20 +561,25 @@ def distinct_name(name: str, plan: Plan, problem: Problem, others: Collection[Pl
     return next(each for each in ways if each not in taken)
 
 
-def _facets(plan: Plan, problem: Problem) -> dict[str, str]:
-    """Describe what a plan was made for, by what it may differ in; a short time is empty."""
-    # What was asked of a split op holds for all parts, and was asked once.
+def _facets(plan: Plan, problem: Problem) -> dict[str, tuple[str, str]]:
+    """Describe what a plan was made for, by what it may differ in: to compare, and in words.
+
+    What is asked of a split op holds for all of its parts and is no difference, but the words count
+    the ops of the plan's own graph, as its panes do. A short time has no words.
+    """
     names = whole_names(problem.profile.op_names, problem.splits)
     found = {}
     for key, kind in KINDS.items():
         rows = kind.rows(problem.constraints[key])
-        whole = kind.all_mapped(rows, look_up(names), same)
+        both = kind.all_mapped(rows, look_up(names), same), rows
         if kind.roles == (OP, DEVICE):
-            whole = [op for op, _ in whole]
-        found[key] = kind.tally(len(set(whole)))
+            whole, own = ({op for op, _ in each} for each in both)
+        else:
+            whole = own = set(both[0])
+        found[key] = kind.tally(len(whole)), kind.tally(len(own))
     spent_s = plan.solve_seconds or 0.0
     step_s = 5 if spent_s >= 10 else 1  # a search with a limit takes about as long as that
     spent_s = step_s * round(spent_s / step_s)
-    found["time"] = seconds(spent_s).replace(".0", "") if spent_s >= SHORTEST_LIMIT_S else ""
-    found["cluster"] = cluster_title(problem.cluster)
-    return found
+    time = seconds(spent_s).replace(".0", "") if spent_s >= SHORTEST_LIMIT_S else ""
+    cluster = cluster_title(problem.cluster)
+    return {**found, "time": (time, time), "cluster": (cluster, cluster)}

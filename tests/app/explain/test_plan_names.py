@@ -76,7 +76,7 @@ def test_no_two_methods_have_one_name():
     assert sorted({*names}) == sorted(names)
 
 
-def test_what_is_asked_of_a_split_op_is_counted_once():
+def test_a_plan_of_split_ops_counts_pins_as_the_pane_does_and_orders_as_they_were_asked_for():
     """One op is pinned and ordered; split, it is two pinned parts and four ordered pairs."""
     splits = tuple(Split(op, "batch", 2) for op in "ab")
     names = [name for op in "ab" for name in part_names(op, 2)]
@@ -86,4 +86,7 @@ def test_what_is_asked_of_a_split_op_is_counted_once():
     )
     problem = replace(free.constrained(before=pairs), splits=splits)
     plan = replace(plan_of(problem, dict.fromkeys(names, 0)), splits=splits)
-    assert distinct_name("Enplace", plan, problem, [FIRST]) == "Enplace, 1 op pinned, 1 order"
+    assert distinct_name("Enplace", plan, problem, [FIRST]) == "Enplace, 2 ops pinned, 1 order"
+    pinned = entry_of("Enplace", [FIRST], pins=[0])
+    free = replace(free, splits=splits)
+    assert distinct_name("Enplace", plan, free, [pinned]) == "Enplace", "the same is pinned"
