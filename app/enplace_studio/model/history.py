@@ -78,9 +78,22 @@ class History(QUndoStack):
             self._first = [State("earlier", schedule_of(self._steps()[0].old))]
 
     def states(self) -> list[State]:
-        """Return every state and all that jobs found in it, the oldest first; undone ones too."""
-        rows = [self._first, *(step.rows for step in self._steps())]
+        """Return every state and all that jobs found in it, the oldest first; undone ones too.
+
+        A plan that was found in another state, and is on the screen in this one, has a row too.
+        """
+        rows = [[*self._first], *([*step.rows] for step in self._steps())]
+        here, current = rows[self.index()], self.now.current if self.now else None
+        if current is not None and not any(_is_of(row, current.schedule) for row in here):
+            here.append(State(f"show “{current.name}”", current.schedule))
         return [replace(row, index=at) for at, each in enumerate(rows) for row in each]
+
+    @property
+    def row(self) -> int:
+        """The number of the row of :meth:`states` that is open."""
+        shown, now = schedule_of(self.now), self.index()
+        here = [(n, row) for n, row in enumerate(self.states()) if row.index == now]
+        return max(here, key=lambda at: (at[1].schedule is shown, _is_of(at[1], shown), at[0]))[0]
 
     @property
     def last_change(self) -> str:
@@ -185,6 +198,14 @@ class _Step(QUndoCommand):
 def schedule_of(project: OpenProject | None) -> Schedule | None:
     """Return the schedule that is shown of a project."""
     return project.current.schedule if project and project.current else None
+
+
+def _is_of(row: State, shown: Schedule | None) -> bool:
+    """Whether a row is about the plan that is shown."""
+    own = row.schedule
+    if own is None or shown is None:
+        return own is shown
+    return own.value_us == shown.value_us and own.plan.acts_like(shown.plan)
 
 
 def _most_steps(project: OpenProject | None) -> int:

@@ -60,12 +60,9 @@ class HistoryView(Panel):
     def _fill(self) -> None:
         if not self.isVisible():
             return
-        now = self._document.undo_stack.index()
-        states = self._document.undo_stack.states()
-        self.list.fill([_row(number, state, now) for number, state in enumerate(states)])
-        here = [number for number, state in enumerate(states) if state.index == now]
-        shown = [number for number in here if states[number].schedule is self._document.schedule]
-        at = (shown or here)[-1]
+        history = self._document.undo_stack
+        now, at = history.index(), history.row
+        self.list.fill([_row(number, state, now) for number, state in enumerate(history.states())])
         self.list.setCurrentRow(at)
         self.list.scrollToItem(self.list.item(at))
         self.need_changed.emit()

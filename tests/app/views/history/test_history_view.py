@@ -2,7 +2,10 @@ import numpy as np
 from PySide6.QtTest import QSignalSpy
 
 from documents import chain_document
+from enplace.machine import simulate
+from enplace_studio.model.open_project import PlanEntry
 from enplace_studio.views.history.history_view import HistoryView
+from problems import plan_of
 
 
 def lines(view):
@@ -94,6 +97,42 @@ def test_an_edit_after_going_back_replaces_what_came_later(opener, qtbot):
     document.forbid([0], 1)
     wanted = ["As", "Pin", "Keep"]
     qtbot.waitUntil(lambda: [title.split()[0] for title, _ in lines(view)] == wanted)
+
+
+def bring(document, name, device):
+    """Let a job end that runs everything on a device."""
+    problem = document.problem
+    plan = plan_of(problem, dict.fromkeys("abc", device))
+    made = PlanEntry(name, plan, simulate(problem, plan))
+    document.take_plan(made, document.project.cluster)
+
+
+def marked(view):
+    return lines(view)[view.list.currentRow()]
+
+
+def test_the_row_marked_is_that_of_the_plan_on_the_screen(opener, qtbot):
+    document = chain_document()
+    view = opener(HistoryView, document, 300, 300)
+
+    def is_marked(*row):
+        qtbot.waitUntil(lambda: marked(view) == row)
+
+    document.forbid([0], 1)
+    bring(document, "METIS", 0)
+    is_marked("Found “METIS”", "0.030 ms")
+    document.undo_stack.undo()
+    is_marked("Show “METIS”", "0.030 ms")
+    bring(document, "Enplace", 1)
+    is_marked("Found “Enplace”", "0.030 ms")
+    document.undo_stack.redo()
+    is_marked("Show “Enplace”", "0.030 ms")
+    rows = lines(view)
+    click(view, view.list.currentRow())
+    is_marked("Show “Enplace”", "0.030 ms")
+    assert lines(view) == rows
+    click(view, 0)
+    is_marked("As opened", "0.051 ms")
 
 
 def test_another_model_begins_a_new_history(opener, qtbot):
