@@ -216,14 +216,21 @@ def ways_to_say(description: str, grouping: Grouping) -> list[str]:
 def find_home(project: OpenProject, rows: Collection[Row]) -> PlanEntry | None:
     """Find the listed plan that change limits, as numbers of ops and devices, keep others close to.
 
-    It is looked for among the plans of the open graph; None if it is gone, or there is no limit.
+    It is looked for among the plans of the open graph; of several that place all ops alike, it is
+    one that has the limit itself, as the plan has on which it was asked for. None if it is gone, or
+    there is no limit.
     """
-    for placement, _ in rows:
-        ops, devices = np.array(placement, dtype=np.int64).reshape(-1, 2).T
-        for entry in project.plans:
-            is_open = entry.cluster is None and entry.plan.splits == project.problem.splits
-            if is_open and (entry.plan.device[ops] == devices).all():
-                return entry
+    for row in rows:
+        ops, devices = np.array(row[0], dtype=np.int64).reshape(-1, 2).T
+        alike = [
+            entry
+            for entry in project.plans
+            if entry.cluster is None and entry.plan.splits == project.problem.splits
+            if (entry.plan.device[ops] == devices).all()
+        ]
+        own = [each for each in alike if row in each.schedule.problem.constraints[StayClose.key]]
+        if alike:
+            return (own or alike)[0]
     return None
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from documents import chain_document, document_of
+from documents import add_plan, chain_document, document_of
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.names.groups import Grouping
@@ -383,6 +383,21 @@ def test_a_limit_of_changes_is_listed_and_an_edit_beyond_it_is_refused(chain):
     chain.failed.connect(refused.append)
     assert not chain.place([1], 1)
     assert "2 of 3 ops would run elsewhere than in the plan to stay close to" in refused[0]
+
+
+def test_a_limit_of_changes_names_the_plan_it_was_asked_for_wherever_a_like_one_is_listed(chain):
+    alike = add_plan(chain, "found", {"a": 0, "b": 0, "c": 1}, choose=True)
+    chain.stay_close(1)
+    (limit,) = listed(chain)
+    for plan in (alike, chain.plans[0]):
+        chain.choose_plan(plan)
+        assert describe(chain.project, limit) == "within 1 op of found"
+    chain.undo_stack.setIndex(1)
+    chain.choose_plan(chain.plans[0])
+    chain.stay_close(1)
+    assert describe(chain.project, limit) == "within 1 op of plan 1"
+    chain.place([0], 1)
+    assert describe(chain.project, limit) == "within 1 op of plan 1"
 
 
 def test_a_limit_of_changes_is_described_where_a_device_of_its_plan_is_gone(chain):
