@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
@@ -74,6 +75,8 @@ class Solving(Part):
         self._found: list[str] = []
         """The methods that are compared, and the names of their plans so far."""
         self._n_opened = 0
+        self._left: WeakSet[Job] = WeakSet()
+        """Jobs for what is no longer open: nobody waits for their plans."""
         self.is_adding = False
         """Whether a plan that was found just now is being added to the list."""
 
@@ -268,6 +271,9 @@ class Solving(Part):
         project = self._document.project
         if self._document.n_opened != self._n_opened:  # else another graph of the same model
             self._n_opened = self._document.n_opened
+            self._left = WeakSet(self._solver.jobs)
+            self._compared, self._found = (), []
+            self.background.forget()
             self._methods.forget(None if project is None else project.problem.measured_profile)
         if project is not None and all(entry.cluster is not None for entry in project.plans):
             self._find_reference(project)
@@ -320,12 +326,12 @@ class Solving(Part):
     def _is_of_no_use(self, job: Job) -> bool:
         """Return whether the graph or its costs have changed since the job started.
 
-        Report it if the user asked for the plan. If only the cluster or constraints have changed,
-        it is of use.
+        Report it if the user asked for the plan and did not open something else. If only the
+        cluster or constraints have changed, it is of use.
         """
         if self._has_its_model(job):
             return False
-        if job.asked:
+        if job.asked and job not in self._left:
             title = short_title(self._solver.title(job.method))
             self.done.emit(f"{title} solved an earlier version of the model; its plan is dropped")
         return True

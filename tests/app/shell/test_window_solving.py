@@ -471,6 +471,18 @@ def test_a_plan_of_other_costs_than_those_of_now_is_dropped(window):
     assert "earlier version of the model" in window.toast.text
 
 
+def test_a_plan_for_what_is_no_longer_open_is_dropped_without_a_word(window, monkeypatch):
+    monkeypatch.setattr(window.solver, "start", lambda: SimpleNamespace(send=lambda message: None))
+    window.studio.solving._run(["enplace"], choose=True)
+    job = window.solver.job
+    window.document.open(project_with_a_plan())
+    window.solver.solved.emit(job, plan_of(job.problem, dict.fromkeys("abc", 0)))
+    window.studio.solving.wait()
+    assert len(window.document.plans) == 1
+    assert not window.toast.isVisible()
+    window.solver.job = None
+
+
 def test_a_change_of_cluster_leaves_a_running_search_alone(window, monkeypatch):
     monkeypatch.setattr(window.solver, "start", lambda: SimpleNamespace(send=lambda message: None))
     window.studio.solving._run(["enplace", "heft"], choose=False)
