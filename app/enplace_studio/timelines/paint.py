@@ -247,12 +247,13 @@ def draw_groups(
     for each in wider:
         if not any(each[1] <= start_us < each[2] for (_, start_us, _), _ in named):
             named.append((each, groups.rows))
+    shorter = shorter_titles((*groups.names, *groups.rows))
     for (first, start_us, finish_us), names in named:
         left = max(scale.x(start_us), 0.0)
         right = min(scale.x(finish_us), scale.width_px)
         if right - left < GROUP_PX or own[first] < 0:
             continue
-        ways, ground = shorter_titles(tuple(names))[names[own[first]]], grounds[int(row.odd[first])]
+        ways, ground = shorter[names[own[first]]], grounds[int(row.odd[first])]
         text = fitted(ways, int(right - left - 12), font.key())
         # On a plain ground: the gaps between the bars would run through the letters.
         plate = QRectF(area.left() + left + 3, top, text.size().width() + 6, metrics.height())

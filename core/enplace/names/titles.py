@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from enplace.names.passes import BACKWARD, UPDATE, is_gradient_of_loss, is_gradient_of_op
@@ -161,19 +160,41 @@ def unshared_title(name: str, other: str) -> str:
 def shorter_titles(names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """Return the ways to write each of several titles: in full, then with fewer outer scopes.
 
-    None of the shorter ways could be another of the titles.
+    None of the shorter ways begins with a scope that is in another one too, or is in a range there.
 
     >>> shorter_titles(("n / head", "n / a / layer 0", "n / b / layer 0"))["n / head"]
     ('n / head', 'head')
     >>> shorter_titles(("n / head", "n / a / layer 0", "n / b / layer 0"))["n / a / layer 0"]
     ('n / a / layer 0', 'a / layer 0')
+    >>> shorter_titles(("a / block 2", "b / block 2 / head"))["b / block 2 / head"]
+    ('b / block 2 / head', 'head')
     """
-    ways = {}
-    for name in names:
-        derived, scopes = _split_title(name)
-        ways[name] = [derived + " / ".join(scopes[at:]) for at in range(len(scopes))]
-    found = Counter(way for some in ways.values() for way in some)
-    return {name: (name, *(w for w in some[1:] if found[w] == 1)) for name, some in ways.items()}
+    split = {name: _split_title(name) for name in names}
+    places: dict[str, set[tuple[int, int, Path]]] = {}
+    for _, scopes in split.values():
+        for at, scope in enumerate(scopes):
+            stem, first, last = _numbers_in(scope)
+            places.setdefault(stem, set()).add((first, last, tuple(scopes[:at])))
+
+    def shorter(derived: str, scopes: list[str]) -> Iterator[str]:
+        for at in range(1, len(scopes)):
+            stem, first, last = _numbers_in(scopes[at])
+            alike = {outer for low, high, outer in places[stem] if low <= last and first <= high}
+            if len(alike) == 1:
+                yield derived + " / ".join(scopes[at:])
+
+    return {name: (name, *shorter(*parts)) for name, parts in split.items()}
+
+
+_NUMBERED = re.compile(r"(.*?)(\d{1,18})(?:–(\d{1,18}))?")
+
+
+def _numbers_in(scope: str) -> tuple[str, int, int]:
+    """Split a scope in words into its stem, and its first and last number, or zeros."""
+    found = _NUMBERED.fullmatch(scope)
+    if found is None:
+        return scope, 0, 0
+    return found[1], int(found[2]), int(found[3] or found[2])
 
 
 def _split_title(name: str) -> tuple[str, list[str]]:

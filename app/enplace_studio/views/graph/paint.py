@@ -79,7 +79,7 @@ def _paint_titles(painter: QPainter, scene: Scene, visible: QRectF, text_scale: 
     painter.setFont(font)
     painter.setPen(theme.tokens.dim)
     titles = scene.arrangement.titles
-    ways = shorter_titles(tuple(text for text, _, _ in titles))
+    ways = shorter_titles((*scene.level.grouping.names, *(text for text, _, _ in titles)))
     for text, x, y in titles:
         if visible.top() - CARD_H < y < visible.bottom() + CARD_H:
             area = QRectF(x, y - CARD_H / 2, TITLE_W - 14, CARD_H)

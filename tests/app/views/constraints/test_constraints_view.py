@@ -356,3 +356,14 @@ def test_a_row_that_is_too_narrow_leaves_out_outer_scopes_before_it_cuts_numbers
     narrow = metrics.horizontalAdvance(ways[1])
     assert first_fitting(ways, metrics, narrow) == ways[1]
     assert first_fitting(ways, metrics, 10 * narrow) == ways[0]
+
+
+def test_a_narrow_row_never_leaves_out_which_of_two_scopes_of_one_name_is_meant():
+    names = (*(f"encoder / block {n}" for n in ("0", "1–2", "3")), "decoder / block 2 / a")
+    grouping = Grouping(np.zeros(0, dtype=np.int64), names, names, names)
+    assert ways_to_say("decoder / block 2 / a on GPU 1", grouping) == [
+        "decoder / block 2 / a on GPU 1",
+        "a on GPU 1",
+    ]
+    assert ways_to_say("encoder / block 1–2 on GPU 1", grouping) == ["encoder / block 1–2 on GPU 1"]
+    assert ways_to_say("encoder / block 3 on GPU 1", grouping)[1:] == ["block 3 on GPU 1"]
