@@ -19,7 +19,7 @@ from enplace.names.group_facts import GroupEdges
 from enplace.names.groups import PART, Grouping
 from enplace.names.passes import BACKWARD, UPDATE
 from enplace.names.ports import Ports
-from enplace.names.titles import number_key, unique_leaves
+from enplace.names.titles import number_key, shorter_titles, unique_leaves
 from enplace.values.arrays import BoolArray
 from enplace.values.profile import FloatArray, IntArray
 
@@ -293,6 +293,7 @@ class _Stack:
         self.grouping, self.full_width = grouping, width
         self.x, self.y, self.width = np.zeros(n), np.zeros(n), np.zeros(n)
         self.titles: list[tuple[str, float, float]] = []
+        self.ways = shorter_titles((*grouping.names, *grouping.rows))
         self.gap = min(row_gap, ROW_GAP if len(bands) <= _MANY_LINES else TIGHT_ROW_GAP)
         lane_width = (width - LANE_GAP * (n_lanes - 1)) / n_lanes
         needed = _longest([line for band in bands for lane in band for line in lane])
@@ -319,7 +320,7 @@ class _Stack:
         """Place the lines of one lane of a band; return the height at which they end."""
         for line in lines:
             if line.title:
-                words = [_short_title(line.title), *self.words.get(line.title, ())]
+                words = [_short_title(self.ways[line.title]), *self.words.get(line.title, ())]
                 self.titles.append((" / ".join(words), left, top + CARD_H / 2))
             for cards in self._titled(line) if line.title else self._singles(line, left):
                 for column, span, group in cards:
@@ -386,15 +387,21 @@ def _text_width(text: str) -> float:
     return 8.4 * len(text) + 16
 
 
-def _short_title(title: str) -> str:
-    """Return the end of a long path, from its first numbered component; gradients stay such."""
-    parts = title.split(" / ")
+def _short_title(ways: Sequence[str]) -> str:
+    """Return the end of a long path, from its first numbered component; gradients stay such.
+
+    Parameters
+    ----------
+    ways
+        The ways to write the path, the full one first; there is none that may mean another path.
+    """
+    parts = ways[0].split(" / ")
     numbered = [at for at, part in enumerate(parts) if part[-1].isdigit()]
-    kept = parts[numbered[0] if numbered else max(0, len(parts) - 2) :]
-    derived, of, _ = title.partition(" of ")
-    if of and len(kept) < len(parts):
-        kept[0] = ("∇ " if derived == BACKWARD else derived + of) + kept[0]
-    return " / ".join(kept)
+    n_kept = len(parts) - (numbered[0] if numbered else max(0, len(parts) - 2))
+    short = [way for way in ways if way.count(" / ") >= n_kept - 1][-1]
+    before = f"{BACKWARD} of "
+    is_long = short.startswith(before) and n_kept < len(parts)
+    return f"∇ {short.removeprefix(before)}" if is_long else short
 
 
 # ---------------------------------------------------------------- layers

@@ -6,6 +6,7 @@ import pytest
 
 from enplace.names.group_facts import GroupEdges, group_edges
 from enplace.names.groups import group_ops, subgroups
+from enplace.names.titles import shorter_titles
 from enplace.pictures import graph_layout as layout
 from enplace_studio.views.graph.scene import card_rects
 from problems import profile_of
@@ -76,13 +77,16 @@ def test_unlike_cards_of_a_row_are_in_the_order_in_which_they_run():
     ("row", "title"),
     [
         ("gradients of functional / blk 2 / att", "∇ blk 2 / att"),
-        ("update of net / blk 2", "update of blk 2"),
+        ("update of functional / blk 2", "update of blk 2"),
         ("functional / blk 2", "blk 2"),
         ("gradients of functional", "gradients of functional"),
+        ("net / encoder / blk 3", "encoder / blk 3"),
+        ("gradients of decoder / blk 3", "∇ decoder / blk 3"),
     ],
 )
-def test_a_row_of_gradients_says_so_wherever_it_stands(row, title):
-    assert layout._short_title(row) == title
+def test_a_row_says_whether_it_is_of_gradients_and_in_which_of_two_scopes_of_one_name(row, title):
+    names = "functional / blk 2 / att", "net / encoder / blk 3", "net / decoder / blk 3 / att"
+    assert layout._short_title(shorter_titles((*names, row))[row]) == title
 
 
 def test_short_rows_are_next_to_their_gradients():
