@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What one process has compiled, the hundreds that tests start need not.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check kernels test-long docs test-tensorflow test-torch gpu-check lint fuzz kills audit wheel folder deb release-notes try-packages
+.PHONY: run test check kernels test-long docs test-tensorflow test-torch torch-venv gpu-check lint fuzz kills audit wheel folder deb release-notes try-packages
 .PHONY: bench bench-quick clean system
 
 # Without a display the same job runs off-screen and leaves its pictures and files in $(DEMO).
@@ -43,11 +43,13 @@ endef
 
 test: PACKAGE_LISTS += packaging/debian-test.txt
 test: $(VENV)/.installed-test
+	$(compile_kernels)
 	$(MAKE) --no-print-directory --jobs=2 check kernels COMPILE_ARGS=--all
 	QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
-# Parts of `make test` that each keep one core busy. What pytest compiles of the tests' modules, each
-# of its processes would compile again; whether they can be collected, the tests say.
+# Parts of `make test` that each keep one core busy; the kernels of the default method, which two
+# processes compile, come before. What pytest compiles of the tests' modules, each of its processes
+# would compile again; whether they can be collected, the tests say.
 check:
 	$(check_the_code)
 	-QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest --collect-only --quiet $(PYTEST_ARGS) >/dev/null 2>&1
@@ -76,6 +78,10 @@ test-tensorflow: | system
 # PyTorch's tests, in an environment of their own: make test-torch VERSION=2.13.0+cpu
 test-torch: | system
 	scripts/test-torch.sh $(or $(VERSION),2.13.0) $(PYTEST_ARGS)
+
+# The longer part of what it installs, for CI: without Enplace, it can run beside `pip install -e`.
+torch-venv: | system
+	scripts/torch-venv.sh $(or $(VERSION),2.13.0)
 
 # Models of PyTorch, and of TensorFlow beside it, on the GPU of this machine: make gpu-check PYTHON=python3
 gpu-check:
@@ -138,7 +144,8 @@ clean:
 	rm -rf build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find core app resources tests -name __pycache__ -prune -exec rm -rf {} +
 
-# What each command installs; TensorFlow is half a gigabyte, so only tests and benchmarks do.
+# What each command installs; TensorFlow is half a gigabyte, so only tests and benchmarks do. Python
+# compiles the modules that it imports: of all that is installed, that is a small part.
 EXTRAS_run := studio,exact,solvers
 EXTRAS_docs := studio,exact,solvers,metis,notebook,docs
 EXTRAS_lint := studio,exact,solvers,notebook,dev
@@ -146,7 +153,7 @@ EXTRAS_bench := studio,exact,solvers,metis,notebook,dev,tensorflow
 EXTRAS_test := studio,exact,solvers,metis,notebook,onnx,docs,dev,tensorflow
 
 $(VENV)/.installed-%: pyproject.toml setup.py constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS_$*)]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[$(EXTRAS_$*)]'
 	touch $@
 
 $(VENV)/.installed-run $(VENV)/.installed-docs $(VENV)/.installed-lint \
