@@ -16,10 +16,10 @@ from itertools import chain
 
 import numpy as np
 
-from enplace.names.cut_scopes import TIMELESS_US, Part, cut_tree, open_scope
+from enplace.names.cut_scopes import LEAST_OPS, TIMELESS_US, Part, cut_tree, open_scope
 from enplace.names.passes import UPDATE
 from enplace.names.paths import OpIndex, index_ops
-from enplace.names.scope_tree import build_tree
+from enplace.names.scope_tree import Scope, build_tree
 from enplace.names.titles import Path, leaf, title
 from enplace.text import count
 from enplace.values.arrays import IntArray, csr_offsets, inverse, marked
@@ -98,8 +98,23 @@ class Grouping:
 
 
 def group_ops(profile: Profile, target: int = TARGET) -> Grouping:
-    """Gather all ops into at most about ``target`` named groups."""
-    return subgroups(profile, np.arange(profile.n_ops), target)
+    """Gather all ops into at most about ``target`` named groups, or single ops if they are few.
+
+    Few ops in numbered layers of many are gathered too: they read like the model.
+    """
+    index, every = index_ops(profile), np.arange(profile.n_ops)
+    root = build_tree(index, every)
+    if profile.n_ops <= FEW * target and not _has_layers(root):
+        return single_ops(profile, every)
+    return _number_parts(index, cut_tree(root, index, target))
+
+
+def _has_layers(scope: Scope) -> bool:
+    """Whether there are numbered scopes, each of them with too many ops to be read as these."""
+    layers = (members for _, members in scope.families if len(members) > 1)
+    return any(min(each.n_working for each in members) >= LEAST_OPS for members in layers) or any(
+        map(_has_layers, scope.children.values())
+    )
 
 
 @lru_cache(maxsize=4)

@@ -145,6 +145,14 @@ def test_each_of_few_ops_is_a_group():
     assert grouping.labels == ("MatMul", "Add")
 
 
+def test_few_ops_are_groups_where_they_are_in_numbered_blocks_of_many():
+    many = [f"net/blk{block}/op{op}" for block in range(4) for op in range(8)]
+    grouping = group_ops(profile_of(dict.fromkeys([*many, "head/MatMul"], 1.0)))
+    assert set(grouping.names) == {"head", *(f"net / blk {block}" for block in range(4))}
+    few = [name for name in many if not name.endswith("7")]
+    assert set(group_ops(profile_of(dict.fromkeys(few, 1.0))).names) == set(few)
+
+
 def test_a_single_op_is_a_group():
     assert group_ops(profile_of({"only": 1.0})).names == ("only",)
 

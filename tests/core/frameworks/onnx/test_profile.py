@@ -72,6 +72,26 @@ def test_layers_of_a_transformer_become_groups(profile):
     assert any("layer_2" in name or "layer 2" in name for name in names)
 
 
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("/h.{}/attn/", "h {}"),
+        ("/enc/blk.{}/", "enc / blk {}"),
+        ("encoder.layer.{}.", "encoder / layer {}"),
+        ("layers.{}/", "layers {}"),
+        ("/model/layers.{}/", "model / layers {}"),
+    ],
+)
+def test_blocks_of_a_small_model_are_groups_however_its_nodes_are_named(profile, name, title):
+    nodes = [
+        node("Relu", f"t{8 * block + at}", f"t{8 * block + at + 1}", f"{name.format(block)}op_{at}")
+        for block in range(4)
+        for at in range(8)
+    ]
+    found = profile(model(nodes, [("t0", [8])], [("t32", [8])]))
+    assert set(group_ops(found).names) == {"input", *map(title.format, range(4))}
+
+
 def test_scopes_that_pytorchs_newer_exporter_notes_are_used(profile):
     found = profile(onnx_models.dynamo())
     assert found.scopes == ("input", "layer1/layer1_0/conv1", "layer1/layer1_0/conv1")
