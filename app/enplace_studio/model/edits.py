@@ -179,7 +179,7 @@ def _with_pins(known: Schedule, problem: Problem, plan: Plan) -> Schedule | None
         return None
     check_plan(problem, plan)
     plan = replace(plan, subgraph=None)
-    return replace(known, problem=problem, plan=check_claims(problem, plan))
+    return known.under(problem, check_claims(problem, plan))
 
 
 def swap_entry(project: OpenProject, old: PlanEntry, new: PlanEntry) -> OpenProject:

@@ -157,10 +157,12 @@ class Problem:
     def device_sets(self) -> tuple[BoolArray, IntArray]:
         """The distinct rows of :attr:`unit_allowed`, and the number of each unit's row."""
         code = np.zeros(self.n_units, dtype=np.int64)
-        for eight in np.packbits(self.unit_allowed, axis=1).T:
-            code = np.unique(256 * code + eight, return_inverse=True)[1]
-        _, first = np.unique(code, return_index=True)
-        return self.unit_allowed[first], code
+        for allowed in self.unit_allowed.T:
+            code = 2 * code + allowed
+            code = (np.cumsum(np.bincount(code) > 0) - 1)[code]  # no gaps, so they stay small
+        some_unit = np.zeros(code.max() + 1, dtype=np.int64)
+        some_unit[code] = np.arange(self.n_units)
+        return self.unit_allowed[some_unit], code
 
     @property
     def unit_persistent_bytes(self) -> IntArray:
@@ -250,7 +252,8 @@ class Problem:
             )
 
     def _check_units(self) -> None:
-        nowhere = np.flatnonzero(~self.unit_allowed.any(axis=1))
+        sets, set_of = self.device_sets
+        nowhere = np.flatnonzero(~sets.any(axis=1)[set_of])
         if not len(nowhere):
             return
         members = np.flatnonzero(self.unit == nowhere[0])
@@ -279,7 +282,8 @@ class Problem:
 
     def _check_memory(self) -> None:
         capacity, need = self.cluster.capacity_bytes, self.unit_persistent_bytes
-        largest = np.where(self.unit_allowed, capacity, 0).max(axis=1)
+        sets, set_of = self.device_sets
+        largest = np.where(sets, capacity, 0).max(axis=1)[set_of]
         too_big = np.flatnonzero(need > largest)
         if len(too_big):
             members = np.flatnonzero(self.unit == too_big[0])
@@ -288,7 +292,6 @@ class Problem:
                 f"{size(largest[too_big[0]])} of any allowed device; "
                 f"choose larger devices or split the variable"
             )
-        sets, set_of = self.device_sets
         need_of_set = np.zeros(len(sets), dtype=np.int64)
         np.add.at(need_of_set, set_of, need)
         for devices in sets:

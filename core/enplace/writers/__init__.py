@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from functools import lru_cache
 
 from enplace.writers.archive import write_project
 from enplace.writers.constraints import constraints_by_name, write_constraints
@@ -31,6 +32,11 @@ __all__ = [
 
 def exporters() -> dict[str, Exporter]:
     """Return all exporters by name, in alphabetical order."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+    for name in _modules(tuple(__path__)):
+        importlib.import_module(f"{__name__}.{name}")
     return dict(sorted(registered.items()))
+
+
+@lru_cache(maxsize=2)  # the studio's menus ask at every edit
+def _modules(paths: tuple[str, ...]) -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(paths)]

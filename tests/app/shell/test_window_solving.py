@@ -670,7 +670,7 @@ def test_a_finished_search_has_one_card_that_says_who_found_its_plan_and_continu
         plans.rebuild()
         return next(each for each in plans.cards if each.isChecked())
 
-    assert "found by ○ blocks 90.0 ms" in card().toolTip()
+    assert "found by ○ blocks 90.0 ms" in card().tip()
     card().go_on.click()
     (((_, _, limit_s, _), more),) = asked
     assert limit_s == 30

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 from PySide6.QtCore import QObject, Qt, QTimer
-from PySide6.QtWidgets import QDockWidget, QLabel, QMenu, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QDockWidget, QLabel, QMenu, QPushButton, QVBoxLayout, QWidget
 
 from enplace.machine.limits import Limit, find_limits, limited_us, time_if_free
 from enplace.machine.plan_words import limits_title
@@ -67,6 +67,7 @@ from enplace_studio.widgets.move_list import MoveList
 from enplace_studio.widgets.panel import Need, ScrollPanel
 from enplace_studio.widgets.tables import copy_on_request
 
+RETRY_MS = 20
 LEAST_PX = 200
 """Least height of use; it has the devices of a selection and what to do."""
 MOST_SPLITS = 6
@@ -126,7 +127,7 @@ class InspectorView(ScrollPanel):
         self._gains = Background(QObject(self))  # no widget, so no busy cursor
         self._later = call_later(
             self,
-            self.rebuild,
+            self._rebuild_unless_pressed,
             document.opened,
             document.problem_changed,
             document.current_changed,
@@ -153,6 +154,13 @@ class InspectorView(ScrollPanel):
             self.hold_room(bool(about))
         self._asked_about = about
         self.column.lay_out_now()  # never painted before all lines have their places
+
+    def _rebuild_unless_pressed(self) -> None:
+        """Show the selection once the mouse is released: till then a drag would wait for it."""
+        if QApplication.mouseButtons() == Qt.MouseButton.NoButton:
+            self.rebuild()
+        else:
+            QTimer.singleShot(RETRY_MS, self, self._later.start)
 
     def _show(self) -> None:
         self.where, self.sentence, self.why, self.buttons = None, None, None, {}

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 
 from PySide6.QtCore import QRectF, QSize, QSizeF, Qt, Signal, SignalInstance
-from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen, QResizeEvent
+from PySide6.QtGui import (
+    QColor,
+    QEnterEvent,
+    QFont,
+    QFontMetricsF,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QResizeEvent,
+)
 from PySide6.QtWidgets import QAbstractButton, QPushButton, QSizePolicy, QWidget
 
 from enplace.placing.incumbents import PROVEN_GAP
@@ -61,6 +70,8 @@ class PlanCard(QAbstractButton):
         self.entry = entry
         self.is_compared, self.is_brief = False, brief
         self._names = [each.name for each in project.plans]
+        self._tell = partial(tooltip, project, bounds, entry)
+        self._found_by = found_by
         self.setCheckable(True)
         policy = QSizePolicy(
             QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Preferred
@@ -75,8 +86,6 @@ class PlanCard(QAbstractButton):
         self.step = headline(entry.plan, entry.schedule)
         self.standing, self._standing_role = standing(project, entry)
         self.stale = why_stale(project.problem_of(entry), entry, project.locks)
-        told = tooltip(project, bounds, entry, self.stale)
-        self.setToolTip(plain_tip(f"{told}\n{found_by}" if found_by else told))
         star = ", starred" if entry.starred else ""
         self.setText(f"{entry.name}{star}, {self.step}, {self.notes[0]}, {self.standing}")
         self.setAccessibleName(self.text())
@@ -93,6 +102,14 @@ class PlanCard(QAbstractButton):
         self.make_fit.setVisible(holds and not fits)
         self._has_link = any(link.isVisibleTo(self) for link in self._links)
         theme.changed.connect(self.update)
+
+    def tip(self) -> str:
+        """Describe the plan in full."""
+        return "\n".join(filter(None, [self._tell(self.stale), self._found_by]))
+
+    def enterEvent(self, event: QEnterEvent) -> None:
+        super().enterEvent(event)
+        self.setToolTip(plain_tip(self.tip()))  # only now: it takes longer than the card itself
 
     def _link(self, text: str, wanted: SignalInstance) -> QPushButton:
         """Make the link below the texts; at most one is shown."""

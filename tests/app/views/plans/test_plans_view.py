@@ -1,10 +1,10 @@
 from dataclasses import replace
 
 import pytest
-from PySide6.QtCore import QPoint, Qt
-from PySide6.QtGui import QGuiApplication
+from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtGui import QEnterEvent, QGuiApplication
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QLineEdit, QPushButton
+from PySide6.QtWidgets import QApplication, QLineEdit, QPushButton
 
 from documents import add_plan, chain_document, document_of
 from enplace.machine import simulate
@@ -201,7 +201,7 @@ def test_a_plan_for_another_cluster_is_last_and_not_compared_with_the_expert(ope
     for card in kept:
         assert card.standing == "another cluster"
         assert card.stale == f"for {card.entry.cluster.name}"
-        assert "click to switch back" in card.toolTip()
+        assert "click to switch back" in card.tip()
 
 
 def test_a_comparison_follows_the_shown_plan_and_closes(open_view, qtbot):
@@ -309,6 +309,7 @@ def test_a_note_is_written_in_place_and_shown_on_the_card(open_view, qtbot):
     QTest.keyClick(editor, Qt.Key.Key_Return)
     qtbot.waitUntil(lambda: view.cards[0].entry.remark == "for the paper")
     assert "for the paper" in view.cards[0].notes
+    QApplication.sendEvent(view.cards[0], QEnterEvent(QPointF(), QPointF(), QPointF()))
     assert "your note: for the paper" in view.cards[0].toolTip()
     assert document.plans[[e.name for e in document.plans].index(name)].remark == "for the paper"
     assert "note on" in document.undo_stack.undoText()
