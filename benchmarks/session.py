@@ -154,6 +154,7 @@ def _drag(window: MainWindow, number: int, n_gpus: int) -> None:
     start = view.canvas.camera.transform().map(scene.rects[group].center()).toPoint()
     chips = [view.canvas.mapFromGlobal(bar.mapToGlobal(r.center())) for r, _ in bar.legend()]
     QTest.mousePress(view.canvas, LEFT, NO_KEY, start)
+    QTest.qWait(30)
     for point in (start + QPoint(30, 5), chips[number % n_gpus], chips[(number + 1) % n_gpus]):
         QTest.mouseMove(view.canvas, point)
         QTest.qWait(30)

@@ -645,7 +645,7 @@ def with_groups(project: OpenProject, opened: tuple[str, ...]) -> OpenProject:
 def moved_schedule(problem: Problem, plan: Plan, ops: Collection[int], device: int) -> Schedule:
     """Simulate a plan with ops on another device, whatever is pinned.
 
-    The last schedule is kept: a drop asks for what the preview of the drag has just shown.
+    The last ones are kept: a drop asks for what the preview of the drag has just shown.
 
     Raises
     ------
@@ -655,7 +655,7 @@ def moved_schedule(problem: Problem, plan: Plan, ops: Collection[int], device: i
     return _move(unpinned(problem), plan, frozenset(map(int, ops)), device)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=4)  # the window and a thread ask
 def _move(problem: Problem, plan: Plan, ops: frozenset[int], device: int) -> Schedule:
     moved = move(repair(problem, plan), unit_ops(problem, ops), device)
     return simulate_changed(problem, moved)

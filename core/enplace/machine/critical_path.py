@@ -52,7 +52,8 @@ class CriticalPath:
 @lru_cache(maxsize=4)
 def critical_path(schedule: Schedule) -> CriticalPath:
     """Walk back from the op that ends last, each time to the op or transfer that it waited for."""
-    return path_to(schedule, int(np.argsort(schedule.op_finish_us, kind="stable")[-1]))
+    last = np.flatnonzero(schedule.op_finish_us == schedule.op_finish_us.max())[-1]
+    return path_to(schedule, int(last))
 
 
 def path_to(schedule: Schedule, op: int) -> CriticalPath:
