@@ -180,6 +180,7 @@ class Files(Part):
             then()
 
         def read_version() -> tuple[Opened, FileVersion | None]:
+            _empty_caches("enplace")
             if path is not None:
                 remove_abandoned_files(path.parent)
             before = version_of(path)  # another program may write it while it is read
@@ -191,7 +192,7 @@ class Files(Part):
                 return opened, opened.seen
             return opened, before if opened.path == path else version_of(opened.path)
 
-        _empty_caches()
+        _empty_caches("enplace_studio")  # not in a thread: some keep fonts and colours
         self.opening.emit(path.name if path else name)
         self.background.forget()
         self.background.start(read_version, lambda found: show(*found), self.fail)
@@ -250,13 +251,13 @@ class Files(Part):
             self._open(lambda: replace(session.open_file(path), path=None), saved=False)
 
 
-def _empty_caches() -> None:
-    """Empty the caches of Enplace's functions: their keys would keep closed models in memory.
+def _empty_caches(package: str) -> None:
+    """Empty the caches of a package's functions: their keys would keep closed models in memory.
 
     Those without a limit know nothing of models, but what is read once, such as the presets.
     """
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in ("enplace", "enplace_studio"):
+        if name.partition(".")[0] == package:
             for function in vars(module).values():
                 if isinstance(function, _lru_cache_wrapper) and function.cache_info().maxsize:
                     function.cache_clear()

@@ -6,6 +6,7 @@ import glob
 import logging
 import os
 import secrets
+import time
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -22,13 +23,14 @@ from enplace.system import yield_to_main_thread
 from enplace.text import size
 from enplace.writers import write_project
 from enplace_studio.files.session import to_project
+from enplace_studio.jobs.call_later import is_editing
 from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import OpenProject
 
 log = logging.getLogger(__name__)
 
-AUTOSAVE_MS = 300
-"""Time from the first change that is not in the copy to the next copy."""
+AUTOSAVE_MS, LATEST_S = 400, 10.0
+"""Time from the first change that is not in the copy to the next copy, in a pause and at most."""
 
 RETRY_MS = 10_000
 """Time from a copy that could not be written to the next try."""
@@ -139,17 +141,21 @@ class Recovery(QObject):
         self._pool.setMaxThreadCount(1)
         self._timer = QTimer(self, interval=AUTOSAVE_MS, singleShot=True)
         self._timer.timeout.connect(self._write_next)
+        self._changed_s = 0.0
+        """When that change was made."""
         for signal in (document.problem_changed, document.plans_changed, document.file_changed):
             signal.connect(self._note_change)
 
     def _note_change(self) -> None:
         """Plan the next copy. Later changes do not delay it."""
         if not self._timer.isActive():
+            self._changed_s = time.monotonic()
             self._timer.start()
 
     def _write_next(self) -> None:
-        """Write the next copy, unless the last one is still being written; then try again."""
-        if self._pool.activeThreadCount():
+        """Write the next copy, unless the user edits or the last one is being written."""
+        is_late = time.monotonic() - self._changed_s > LATEST_S
+        if self._pool.activeThreadCount() or (is_editing() and not is_late):
             self._timer.start()
         else:
             self.write()

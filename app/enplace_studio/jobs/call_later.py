@@ -51,6 +51,11 @@ def take_turn() -> None:
     _turn.take()
 
 
+def is_editing() -> bool:
+    """Return whether the user has selected or edited something a moment ago."""
+    return 1e3 * pause_s() < PAUSE_MS
+
+
 def pause_s() -> float:
     """Return for how long the user has neither selected nor edited anything."""
     return time.monotonic() - _turn.edited_s

@@ -26,6 +26,7 @@ from enplace.writers import write_profile, write_project
 from enplace_studio.files import recovery as recovery_module
 from enplace_studio.files import session
 from enplace_studio.files.recovery import BACKUPS, BACKUPS_IN_ALL, Backups, Recovery
+from enplace_studio.jobs import call_later
 from enplace_studio.model.document import Document
 from enplace_studio.model.edits import choosing
 from enplace_studio.model.open_project import start_project
@@ -182,6 +183,29 @@ def test_work_is_copied_soon_after_the_first_change_whatever_follows(tmp_path, m
     monkeypatch.setattr(recovery._timer, "start", lambda: started.append("anew"))
     document.place([1], 0)
     assert not started
+    recovery.close()
+
+
+def test_work_is_copied_in_a_pause_and_at_the_latest_after_ten_seconds(tmp_path, monkeypatch):
+    now_s = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    monkeypatch.setattr(call_later, "PAUSE_MS", 300)
+    document = chain_document()
+    recovery, written = Recovery(document, tmp_path), []
+    monkeypatch.setattr(recovery, "write", lambda: written.append(now_s))
+    for op in (2, 1):
+        document.place([op], 0)
+        recovery._timer.timeout.emit()
+        assert not written
+        now_s += 0.4
+    recovery._timer.timeout.emit()
+    assert written == [now_s]
+    recovery._timer.stop()
+    document.undo_stack.undo()
+    now_s += 11
+    document.undo_stack.undo()
+    recovery._timer.timeout.emit()
+    assert written[1:] == [now_s]
     recovery.close()
 
 

@@ -18,7 +18,7 @@ from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, Problem
 from enplace.values.result import Alternative
 from enplace_studio.jobs.background import Background
-from enplace_studio.jobs.call_later import call_later
+from enplace_studio.jobs.call_later import InPause, call_later
 from enplace_studio.model.document import Document
 from enplace_studio.widgets.drawing import RIGHT
 from enplace_studio.widgets.labels import ElidedLabel, label, paragraph, plain_tip
@@ -53,6 +53,7 @@ class Replicas(QWidget):
         super().__init__()
         self._document = document
         self._background = Background(QObject(self))  # no widget, so no busy cursor
+        self._in_pause = InPause(self, self._start)
         self._asked: tuple[object, ...] = ()
         self._grid = QGridLayout(self)
         self._grid.setContentsMargins(0, 0, 0, 0)
@@ -76,7 +77,14 @@ class Replicas(QWidget):
             self._asked = asked
             self._background.forget()
             self._show([])
-            self._background.start(partial(_predict, problem, plan), self._show)
+            self._in_pause.ask()
+
+    def _start(self) -> None:
+        project = self._document.project
+        if project is not None and project.current is not None:
+            self._background.forget()
+            work = partial(_predict, project.model, project.current.plan)
+            self._background.start(work, self._show)
 
     def _show(self, rows: list[_Row]) -> None:
         clear(self._grid)
