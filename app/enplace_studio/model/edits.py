@@ -168,7 +168,7 @@ def _with_constraints(project: OpenProject, current: PlanEntry) -> OpenProject:
     if (plan.bound_us or plan.nothing_fits or own) and not has_all_of(problem, old):
         plan = replace(plan, bound_us=None, proven=False, rivals=None, nothing_fits=False)
         own = None
-    schedule = replace(current.schedule, problem=problem, plan=plan)
+    schedule = current.schedule.under(problem, plan)
     return swap_entry(project, current, replace(current, plan=plan, schedule=schedule, own=own))
 
 
