@@ -8,7 +8,15 @@ from functools import partial
 
 import numpy as np
 from PySide6.QtCore import QObject, Qt, QTimer
-from PySide6.QtWidgets import QApplication, QDockWidget, QLabel, QMenu, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QApplication,
+    QDockWidget,
+    QLabel,
+    QMenu,
+    QPushButton,
+    QVBoxLayout,
+    QWidget,
+)
 
 from enplace.machine.limits import Limit, find_limits, limited_us, time_if_free
 from enplace.machine.plan_words import limits_title
