@@ -253,7 +253,8 @@ class Problem:
 
     def _check_units(self) -> None:
         sets, set_of = self.device_sets
-        nowhere = np.flatnonzero(~sets.any(axis=1)[set_of])
+        is_empty: BoolArray = ~sets.any(axis=1)
+        nowhere = np.flatnonzero(is_empty[set_of])
         if not len(nowhere):
             return
         members = np.flatnonzero(self.unit == nowhere[0])
