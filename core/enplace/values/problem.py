@@ -253,8 +253,7 @@ class Problem:
 
     def _check_units(self) -> None:
         sets, set_of = self.device_sets
-        is_empty: BoolArray = ~sets.any(axis=1)
-        nowhere = np.flatnonzero(is_empty[set_of])
+        nowhere = np.flatnonzero(sets.sum(axis=1)[set_of] == 0)
         if not len(nowhere):
             return
         members = np.flatnonzero(self.unit == nowhere[0])
