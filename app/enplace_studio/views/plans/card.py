@@ -72,6 +72,7 @@ class PlanCard(QAbstractButton):
         self._names = [each.name for each in project.plans]
         self._tell = partial(tooltip, project, bounds, entry)
         self._found_by = found_by
+        self._lines: dict[float, list[tuple[str, str]]] = {}
         self.setCheckable(True)
         policy = QSizePolicy(
             QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Preferred
@@ -216,6 +217,11 @@ class PlanCard(QAbstractButton):
 
     def lines(self, width: float) -> list[tuple[str, str]]:
         """Return each line below the name: its text, and the standing at the right of one."""
+        if width not in self._lines:  # a layout asks a dozen times, and measures many texts
+            self._lines[width] = self._find_lines(width)
+        return self._lines[width]
+
+    def _find_lines(self, width: float) -> list[tuple[str, str]]:
         length = QFontMetricsF(theme.font(11)).horizontalAdvance
         standing = QFontMetricsF(_standing_font()).horizontalAdvance(self.standing) + GAP
         free, found = width - 2 * PAD, list[str]()
