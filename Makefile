@@ -79,7 +79,7 @@ test-tensorflow: | system
 test-torch: | system
 	scripts/test-torch.sh $(or $(VERSION),2.13.0) $(PYTEST_ARGS)
 
-# The longer part of what it installs, for CI: without Enplace, it can run beside `pip install -e`.
+# What that installs, but for Enplace itself: CI has it beside another `pip install -e`.
 torch-venv: | system
 	scripts/torch-venv.sh $(or $(VERSION),2.13.0)
 

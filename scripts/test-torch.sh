@@ -8,7 +8,7 @@ shift || true
 venv=$(scripts/torch-venv.sh "$version")
 python=$venv/bin/python
 if [ ! -e "$venv/.installed" ]; then
-    "$python" -m pip install --quiet --no-compile -c "$venv/constraints.txt" -e '.[studio,exact,notebook,dev]'
+    "$python" -m pip install --quiet --no-deps -e .
     touch "$venv/.installed"
 fi
 "$python" -c 'import torch, transformers; print("PyTorch", torch.__version__, "transformers", transformers.__version__)'

@@ -11,7 +11,14 @@ if [ ! -e "$venv/.installed" ]; then
     [ -e "$venv/bin/python" ] || scripts/make-venv.sh "$venv"
     # PyTorch and transformers ask for their own versions of what they share with Enplace.
     grep -viE '^(absl|numpy|networkx|protobuf|pyyaml|tensorflow|keras)' constraints.txt >"$venv/constraints.txt"
+    "$venv/bin/python" - studio exact notebook dev <<'END' >"$venv/requirements.txt"
+import sys, tomllib
+with open("pyproject.toml", "rb") as file:
+    project = tomllib.load(file)["project"]
+extras = project["optional-dependencies"]
+print(*project["dependencies"], *(each for name in sys.argv[1:] for each in extras[name]), sep="\n")
+END
     "$venv/bin/python" -m pip install --quiet --no-compile -c "$venv/constraints.txt" \
-        "torch==$version" transformers accelerate
+        "torch==$version" transformers accelerate -r "$venv/requirements.txt"
 fi
 echo "$venv"
