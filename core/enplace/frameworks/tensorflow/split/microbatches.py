@@ -400,7 +400,7 @@ class _Cutting:
         if axis == SUMMED:
             times = f"{join_name(op, output)}/parts"
             for part, share in enumerate(made):
-                by = self._constant(times, self._parts, kind, Origin(op))
+                by = self._constant(times, self._parts, kind, op)
                 scaled = make_node(f"{times}_{part}", "Mul", [share, by], T=kind)
                 self._add(scaled, Origin(op, part))
                 made[part] = f"{scaled.name}:0"
@@ -434,7 +434,7 @@ class _Cutting:
             return [f"{name}:{slot_of(tensor)}" for name in self._names(source)]
         name = f"{join_name(source, slot_of(tensor))}/cut_{axis}"
         if name not in self._new:
-            at = self._constant(f"{name}/axis", axis, tf.int32, Origin(source))
+            at = self._constant(f"{name}/axis", axis, tf.int32, source)
             given, kind = [at, self._whole(tensor, op)], self._shapes[tensor].dtype
             split = make_node(name, "Split", given, T=kind, num_split=self._parts)
             self._add(split, Origin(source))
@@ -447,7 +447,7 @@ class _Cutting:
         value[entry] = value[entry] // self._parts if value[entry] > 0 else value[entry]
         name = f"{join_name(node.name, 0)}/sizes_{at}"
         kind = self._shapes[tensor].dtype
-        return [self._constant(name, value, kind, Origin(node.name))] * self._parts
+        return [self._constant(name, value, kind, node.name)] * self._parts
 
     def _whole(self, tensor: str, needed_by: str) -> str:
         """Return the whole tensor; join or add up what the parts of its op made."""
@@ -462,7 +462,7 @@ class _Cutting:
             own = self._own.get(full) if kind.as_datatype_enum in FLOATS else None
             made = own or [f"{part}:{slot_of(tensor)}" for part in self._names(op)]
             if axis >= 0:
-                given = [*made, self._constant(f"{name}/axis", axis, tf.int32, last)]
+                given = [*made, self._constant(f"{name}/axis", axis, tf.int32, op)]
                 join = make_node(name, "ConcatV2", given, N=len(made), T=kind, Tidx=tf.int32)
             else:
                 join = self._added_up(name, op, made, kind, bool(own) or axis == AVERAGED)
@@ -482,12 +482,13 @@ class _Cutting:
                 return add
             self._add(add, Origin(op, part))
             total = f"{add.name}:0"
-        by = self._constant(f"{name}/share", 1 / len(made), kind, Origin(op, len(made) - 1))
+        by = self._constant(f"{name}/share", 1 / len(made), kind, op)
         return make_node(name, "Mul", [total, by], T=kind)
 
-    def _constant(self, name: str, value: object, kind: tf.DType, origin: Origin) -> str:
+    def _constant(self, name: str, value: object, kind: tf.DType, op: str) -> str:
+        """Add a constant for what is made of an op; it begins no micro-batch, so it has no part."""
         if name not in self._new:
-            self._add(make_constant(name, value, kind), origin)
+            self._add(make_constant(name, value, kind), Origin(op))
         return f"{name}:0"
 
     def _add(self, node: NodeDef, origin: Origin) -> None:

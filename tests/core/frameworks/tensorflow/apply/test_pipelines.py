@@ -30,12 +30,12 @@ import tensorflow as tf
 
 keras.utils.clear_session()
 keras.utils.set_random_seed(3)
-layers = keras.layers
+layers, optimizer = keras.layers, "adam"
 rng = np.random.default_rng(0)
 """
 FOOT = """
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-model.compile("adam", loss, metrics=["accuracy"], jit_compile=False)
+model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False)
 model.fit(x, rng.integers(0, 4, len(x)), batch_size=8, verbose=0)
 """
 DENSE = """
@@ -62,6 +62,7 @@ h = layers.Embedding(50, 16)(tokens)
 h = layers.LayerNormalization()(h + layers.Dropout(0.1)(layers.MultiHeadAttention(2, 8)(h, h)))
 h = layers.GlobalAveragePooling1D()(layers.Dense(32, "gelu")(h))
 model = keras.Model(tokens, layers.Dense(4)(h))
+optimizer = "sgd"  # it joins the rows of gradients of all micro-batches
 """
 MODELS = {"dense": DENSE, "convolutions": CONVOLUTIONS, "attention": ATTENTION}
 NORMALISED = DENSE.replace('layers.Dense(16, "tanh")', "layers.BatchNormalization()")
