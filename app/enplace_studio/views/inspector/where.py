@@ -82,8 +82,8 @@ class DeviceGrid(Columns):
 
     def _show_preview(self, ops: frozenset[int], device: int, preview: Preview) -> None:
         button = self.buttons[device]
-        if ops != self._selection or button.isChecked():
-            return
+        if not ops == self._selection == self._document.selection or button.isChecked():
+            return  # of another selection, which a drag has just begun with
         self._preview_next()
         if preview.why_not:
             button.setEnabled(False)

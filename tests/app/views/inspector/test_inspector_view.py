@@ -18,6 +18,8 @@ from enplace_studio.views.inspector.inspector_view import InspectorView
 from enplace_studio.widgets.fact_widgets import Line, WhyLine
 from enplace_studio.widgets.theme import theme
 from problems import cluster_of, profile_of
+from threads import finish_work
+from turns import take_turns
 
 LEFT = Qt.MouseButton.LeftButton
 
@@ -214,6 +216,21 @@ def test_a_preview_of_an_earlier_plan_is_dropped(open_view, qtbot):
     document.place([1], 1)
     qtbot.waitUntil(lambda: view.where.buttons[0].note == "+0.012 ms")
     assert view.where.buttons[1].note == ""
+
+
+def test_a_selection_is_shown_once_the_mouse_is_released(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    select(view, document, [1], qtbot)
+    QTest.mousePress(view, LEFT)
+    document.previews.start([1], 1)
+    document.select([2])
+    finish_work(document)
+    take_turns()
+    assert [button.isChecked() for button in view.where.buttons] == [True, False]
+    assert view.where.buttons[1].note == ""
+    QTest.mouseRelease(view, LEFT)
+    qtbot.waitUntil(lambda: view.where.buttons[1].isChecked())
 
 
 def test_pin_unpin_and_colocate(open_view, qtbot):
