@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What one process has compiled, the hundreds that tests start need not.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check kernels test-long docs test-tensorflow test-torch torch-venv gpu-check lint fuzz kills audit wheel folder deb release-notes try-packages
+.PHONY: run test check kernels collect test-long docs test-tensorflow test-torch torch-venv gpu-check lint fuzz kills audit wheel folder deb release-notes try-packages
 .PHONY: bench bench-quick clean system
 
 # Without a display the same job runs off-screen and leaves its pictures and files in $(DEMO).
@@ -44,18 +44,21 @@ endef
 test: PACKAGE_LISTS += packaging/debian-test.txt
 test: $(VENV)/.installed-test
 	$(compile_kernels)
-	$(MAKE) --no-print-directory --jobs=2 check kernels COMPILE_ARGS=--all
+	$(MAKE) --no-print-directory --jobs=2 check kernels collect COMPILE_ARGS=--all
 	QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 # Parts of `make test` that each keep one core busy; the kernels of the default method, which two
-# processes compile, come before. What pytest compiles of the tests' modules, each of its processes
-# would compile again; whether they can be collected, the tests say.
+# processes compile, come before.
 check:
 	$(check_the_code)
-	-QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest --collect-only --quiet $(PYTEST_ARGS) >/dev/null 2>&1
 
 kernels:
 	$(compile_kernels)
+
+# What pytest compiles of the tests' modules, each of its processes would compile again; whether they
+# can be collected, the tests say.
+collect:
+	-QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest --collect-only --quiet $(PYTEST_ARGS) >/dev/null 2>&1
 
 # What `make test` tests, with ten times as many examples of each property; the tests marked "long",
 # which repeat what others test; then broken files and kills by the thousand. Hours; CI runs it weekly.

@@ -19,7 +19,7 @@ from enplace.text import seconds
 if TYPE_CHECKING:
     from enplace.values.problem import Problem
 
-MOST_S = 2.0
+MOST_S = 0.5
 """Time for each run, besides compiling: some would search a small problem for a minute."""
 
 SEVERAL_HOSTS = "fastt-2x8"
