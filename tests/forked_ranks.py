@@ -16,28 +16,33 @@ from typing import Any
 
 import pytest
 
-from forking import end_after
+from forking import end_after, popen_fork
 
 TORCHRUN = ["-m", "torch.distributed.run"]
 IMPORTED = ("torch.distributed.pipelining", "enplace.frameworks.torch.pipelines.measured")
 
 
 def fork_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the processes of pipelines forked, not started by ``torchrun``, until the test ends."""
+    """Have the processes of pipelines forked from this one, not started by ``torchrun``."""
+    _import_all()
     start = subprocess.Popen
 
     def start_forks(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         at = command.index(TORCHRUN[0])
         assert command[at : at + 2] == TORCHRUN
-        return start([*command[: at - 1], __file__, *command[at + 2 :]], **options)
+        return popen_fork(start, [sys.executable, __file__, *command[at + 2 :]], **options)
 
     monkeypatch.setattr(subprocess, "Popen", start_forks)
 
 
-def main(words: list[str]) -> int:
-    """Run a module or a script in some processes; return 1 if one of them fails."""
+def _import_all() -> None:
     for name in IMPORTED:
         importlib.import_module(name)
+
+
+def main(words: list[str]) -> int:
+    """Run a module or a script in some processes; return 1 if one of them fails."""
+    _import_all()
     options = {}
     while words[0].startswith("--"):
         name, _, options[name] = words.pop(0).partition("=")

@@ -37,34 +37,37 @@ def fork_workers(monkeypatch: pytest.MonkeyPatch, nested: bool = False) -> None:
 
 def start_forked(command: Sequence[str], environment: Mapping[str, str], nested: bool) -> Child:
     """Stand in for :func:`enplace.processes.child.start_child`."""
-    start = subprocess.Popen
-
-    def fork(
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str],
-        pass_fds: tuple[int, ...] = (),
-        **options: Any,
-    ) -> subprocess.Popen[bytes]:
-        def become() -> NoReturn:
-            subprocess.Popen = start  # type: ignore[misc]
-            if not nested:
-                worker.start_child = start_child  # what is forked starts processes as usual
-            _close_all_but(pass_fds)
-            _forget_signal_handlers()
-            sys.excepthook = sys.__excepthook__  # not the one of the tests of windows
-            os.environ.clear()
-            os.environ.update(env)
-            tempfile.tempdir = None
-            _run(command[1:])
-
-        return start(command, pass_fds=pass_fds, preexec_fn=become, **options)
-
     if not ON_LINUX or command[0] != sys.executable:
         return start_child(command, environment)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess, "Popen", fork)
+        patch.setattr(subprocess, "Popen", partial(popen_fork, subprocess.Popen, nested=nested))
         return start_child(command, environment)
+
+
+def popen_fork(
+    start: Callable[..., subprocess.Popen[bytes]],
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    nested: bool = False,
+    pass_fds: tuple[int, ...] = (),
+    **options: Any,
+) -> subprocess.Popen[bytes]:
+    """Stand in for ``start``, which is ``subprocess.Popen``, where the command runs Python."""
+
+    def become() -> NoReturn:
+        subprocess.Popen = start  # type: ignore[assignment,misc]
+        if not nested:
+            worker.start_child = start_child  # what is forked starts processes as usual
+        _close_all_but(pass_fds)
+        _forget_signal_handlers()
+        sys.excepthook = sys.__excepthook__  # not the one of the tests of windows
+        os.environ.clear()
+        os.environ.update(env)
+        tempfile.tempdir = None
+        _run(command[1:])
+
+    return start(command, pass_fds=pass_fds, preexec_fn=become, **options)
 
 
 def _close_all_but(kept: tuple[int, ...]) -> None:
