@@ -6,6 +6,7 @@ not care. Tests of starting, isolation and imports start workers as users have t
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import io
 import os
@@ -70,6 +71,14 @@ def popen_fork(
     return start(command, pass_fds=pass_fds, preexec_fn=become, **options)
 
 
+def run_fork(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
+    """Stand in for :func:`subprocess.run`, where the command runs Python."""
+    with pytest.MonkeyPatch.context() as patch:
+        fork = partial(popen_fork, subprocess.Popen, env=os.environ.copy())
+        patch.setattr(subprocess, "Popen", fork)
+        return subprocess.run(command, **options)
+
+
 def _close_all_but(kept: tuple[int, ...]) -> None:
     """Close what the child would not have inherited; the end of one pipe says that it runs."""
     first = 3
@@ -108,7 +117,8 @@ def _run(words: Sequence[str]) -> NoReturn:
             sys.argv = [kind, *rest]
             runpy.run_path(kind, run_name="__main__")
 
-    end_after(run)
+    atexit._clear()  # what the process that runs the tests has left for its own exit
+    end_after(run, atexit._run_exitfuncs)
 
 
 def end_after(run: Callable[[], object], at_exit: Callable[[], object] = lambda: None) -> NoReturn:

@@ -28,6 +28,7 @@ from enplace.values.plan import Plan, follow_graph  # noqa: E402
 from enplace.values.problem import Problem, split_problem  # noqa: E402
 from enplace.values.result import Result  # noqa: E402
 from enplace.writers import write_plan  # noqa: E402
+from forking import run_fork  # noqa: E402
 from torch_scripts import profile_of, script  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -94,14 +95,14 @@ def made_plan(tmp_path, cluster="cpu-2", by_op=False):
     return plan, dict(zip(profile.op_names, device.tolist(), strict=True))
 
 
-def train(tmp_path, *words):
+def train(tmp_path, *words, run=run_fork):
     command = [sys.executable, str(tmp_path / "train.py"), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run(command, capture_output=True, text=True, check=False)
 
 
 def test_a_script_that_applies_a_plan_trains_as_without(tmp_path):
     plan, _ = made_plan(tmp_path)
-    plain, placed = train(tmp_path), train(tmp_path, plan)
+    plain, placed = train(tmp_path), train(tmp_path, plan, run=subprocess.run)  # as in use
     assert placed.stdout == plain.stdout
     assert len(plain.stdout.splitlines()) == 5
     assert "Model: 12 of 12 modules on their planned device, 2 devices" in placed.stderr

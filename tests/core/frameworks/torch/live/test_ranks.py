@@ -22,6 +22,7 @@ from enplace.values.plan import Plan, follow_graph  # noqa: E402
 from enplace.values.problem import Problem  # noqa: E402
 from enplace.values.result import Result  # noqa: E402
 from enplace.writers import write_plan  # noqa: E402
+from forking import run_fork  # noqa: E402
 from torch_scripts import profile_of, script  # noqa: E402
 
 pytestmark = [
@@ -129,7 +130,7 @@ def torchrun(tmp_path, *words, options=("--standalone", "--nproc-per-node=2"), b
 def forked(tmp_path, rank, *words):
     """Return what a process prints, and what both write to standard error, without ``torchrun``."""
     ranks = [sys.executable, forked_ranks.__file__, "--nproc-per-node=2"]
-    done = subprocess.run(
+    done = run_fork(
         [*ranks, f"--local-ranks-filter={rank}", "train.py", "plan.json", *words],
         cwd=tmp_path,
         capture_output=True,
@@ -140,18 +141,23 @@ def forked(tmp_path, rank, *words):
     return done.stdout, done.stderr
 
 
+def run_alone(tmp_path):
+    """Return what the script prints without a plan."""
+    alone = [sys.executable, "train.py"]
+    return run_fork(alone, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+
 def numbers(text):
     return np.array([[float(word) for word in line.split()] for line in text.splitlines()])
 
 
 def test_a_script_under_torchrun_prints_what_it_prints_alone_in_each_process(tmp_path):
     made_plan(tmp_path)
-    alone = [sys.executable, "train.py"]
-    plain = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=True)
+    plain = run_alone(tmp_path)
     run = torchrun(tmp_path, "plan.json", options=("--standalone", "--nproc-per-node=2", "--tee=1"))
     out, error = run.communicate(timeout=LONG_S)
     assert not run.returncode, error
-    expected = numbers(plain.stdout)
+    expected = numbers(plain)
     for rank in range(2):
         head = f"[default{rank}]:"
         own = [line.removeprefix(head) for line in out.splitlines() if line.startswith(head)]
@@ -226,8 +232,7 @@ def cluster_of_two_hosts():
 
 def test_stages_on_two_hosts_find_theirs_in_whatever_order_they_arrive(tmp_path, two_hosts):
     problem, plan = made_plan(tmp_path, cluster=cluster_of_two_hosts())
-    alone = [sys.executable, "train.py"]
-    plain = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=True)
+    plain = run_alone(tmp_path)
     lines = host_lines(problem, plan, "train.py")
     assert (
         "torchrun --nnodes 2 --node-rank 1 --master-addr 10.231.7.1 --master-port 29517" in lines[1]
@@ -239,7 +244,7 @@ def test_stages_on_two_hosts_find_theirs_in_whatever_order_they_arrive(tmp_path,
         words[words.index("--master-addr") + 1] = "10.231.7.2"
         runs.append(torchrun(tmp_path, "plan.json", options=words, before=two_hosts[host]))
     found = [run.communicate(timeout=LONG_S) for run in runs]
-    expected = numbers(plain.stdout)
+    expected = numbers(plain)
     for host, (run, (out, error)) in enumerate(zip(runs, found, strict=True)):
         assert not run.returncode, error
         assert numbers(out)[:4] == pytest.approx(expected[:4], rel=1e-5)
@@ -293,11 +298,10 @@ with torch.no_grad():
 def test_other_models_run_whole_and_the_next_batch_may_be_drawn_before_the_gradients(tmp_path):
     text = with_steps(OTHERS)
     made_plan(tmp_path, text)
-    alone = [sys.executable, "train.py"]
-    plain = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=True)
+    plain = run_alone(tmp_path)
     out, error = forked(tmp_path, 0)
     assert len(out.splitlines()) == 5, error
-    for line, other in zip(out.splitlines(), plain.stdout.splitlines(), strict=True):
+    for line, other in zip(out.splitlines(), plain.splitlines(), strict=True):
         assert numbers(line) == pytest.approx(numbers(other), rel=1e-5)
 
 
@@ -354,11 +358,10 @@ for step in range(4):
 def test_updates_by_hand_and_parameters_of_a_loss_are_those_of_the_plain_run(tmp_path, text):
     made_plan(tmp_path)
     (tmp_path / "train.py").write_text(with_steps(text))
-    alone = [sys.executable, "train.py"]
-    plain = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=True)
+    plain = run_alone(tmp_path)
     out, error = forked(tmp_path, 0)
     assert len(out.splitlines()) == 4, error
-    assert numbers(out) == pytest.approx(numbers(plain.stdout), rel=1e-5)
+    assert numbers(out) == pytest.approx(numbers(plain), rel=1e-5)
 
 
 ODD = """
@@ -377,7 +380,7 @@ def refused(function):
     try:
         function()
     except Exception as error:
-        print(type(error).__name__, error)
+        print(type(error).__name__, error, flush=True)
 
 class ByNorm(torch.optim.SGD):
     def step(self):
