@@ -1,7 +1,6 @@
 """Programs that `torch.export` saves, as estimates; `make test-torch` has PyTorch and runs them."""
 
 import json
-import subprocess
 import sys
 import zipfile
 
@@ -20,6 +19,7 @@ from enplace.frameworks.torch.open.exported import read_program  # noqa: E402
 from enplace.frameworks.torch.open.replay import record_program  # noqa: E402
 from enplace.processes.worker import ignore  # noqa: E402
 from enplace.values.op_kinds import OpPass  # noqa: E402
+from forking import run_fork  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -204,7 +204,7 @@ torch.export.save(program, "branching.pt2")
 
 
 def test_conditions_and_sizes_that_depend_on_values_are_read(tmp_path):
-    subprocess.run([sys.executable, "-c", BRANCHING], cwd=tmp_path, check=True)
+    run_fork([sys.executable, "-c", BRANCHING], cwd=tmp_path, check=True)
     source = source_of(str(tmp_path / "branching.pt2"))
     found = record_program(read_program(source.path), source, ignore)
     assert [op.kind for op in found.step.ops].count("addmm") == 1

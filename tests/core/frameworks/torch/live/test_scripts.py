@@ -48,6 +48,7 @@ from enplace.values.op_kinds import OpPass  # noqa: E402
 from enplace.values.plan import Plan  # noqa: E402
 from enplace.values.problem import Problem  # noqa: E402
 from enplace.values.result import Result  # noqa: E402
+from forking import fork_workers, run_fork  # noqa: E402
 from torch_scripts import profile_of, script  # noqa: E402
 from torch_steps import read_step  # noqa: E402
 
@@ -242,7 +243,7 @@ def test_what_loads_in_an_estimate_is_told_that_it_is_a_worker(tmp_path, data):
 def test_the_recorded_script_trains_as_it_does_alone(tmp_path):
     alone, recorded = tmp_path / "alone", tmp_path / "recorded"
     source = script(tmp_path, LOOP, str(recorded))
-    subprocess.run([sys.executable, source.path, str(alone)], check=True)
+    run_fork([sys.executable, source.path, str(alone)], check=True)
     found = record_script(source, 2, 1, ignore)
     losses = recorded.read_text().splitlines()
     assert losses == alone.read_text().splitlines()[: len(losses)]
@@ -1203,6 +1204,8 @@ main_in_scratch.main()
 @pytest.mark.parametrize("led", [False, True], ids=["overlay", "led"])
 @pytest.mark.parametrize("estimate", ["", "h100"])
 def test_what_a_script_saves_changes_no_file(tmp_path, monkeypatch, estimate, led):
+    if estimate:  # others start as in use
+        fork_workers(monkeypatch)
     if led:
         start = (sys.executable, "-c", NO_OVERLAYS)
         monkeypatch.setattr(worker, "python_module", lambda _, handler: (*start, handler))
@@ -1238,7 +1241,7 @@ with torch.inference_mode():
 def test_a_script_that_only_serves_gives_a_forward_pass(words, tmp_path):
     alone, recorded = tmp_path / "alone", tmp_path / "recorded"
     source = script(tmp_path, SERVING + words, str(recorded))
-    subprocess.run([sys.executable, source.path, str(alone)], check=True)
+    run_fork([sys.executable, source.path, str(alone)], check=True)
     found = record_script(source, 2, 1, ignore)
     lines = recorded.read_text().splitlines()
     assert lines == alone.read_text().splitlines()[: len(lines)]
