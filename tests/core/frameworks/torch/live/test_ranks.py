@@ -128,7 +128,7 @@ def torchrun(tmp_path, *words, options=("--standalone", "--nproc-per-node=2"), b
 
 
 def forked(tmp_path, rank, *words):
-    """Return what a process prints, and what both write to standard error, without ``torchrun``."""
+    """Run without ``torchrun``; return what one prints, what both write as errors, the status."""
     ranks = [sys.executable, forked_ranks.__file__, "--nproc-per-node=2"]
     done = run_fork(
         [*ranks, f"--local-ranks-filter={rank}", "train.py", "plan.json", *words],
@@ -138,7 +138,7 @@ def forked(tmp_path, rank, *words):
         check=False,
         timeout=LONG_S,
     )
-    return done.stdout, done.stderr
+    return done.stdout, done.stderr, done.returncode
 
 
 def run_alone(tmp_path):
@@ -299,7 +299,7 @@ def test_other_models_run_whole_and_the_next_batch_may_be_drawn_before_the_gradi
     text = with_steps(OTHERS)
     made_plan(tmp_path, text)
     plain = run_alone(tmp_path)
-    out, error = forked(tmp_path, 0)
+    out, error, _ = forked(tmp_path, 0)
     assert len(out.splitlines()) == 5, error
     for line, other in zip(out.splitlines(), plain.splitlines(), strict=True):
         assert numbers(line) == pytest.approx(numbers(other), rel=1e-5)
@@ -359,7 +359,7 @@ def test_updates_by_hand_and_parameters_of_a_loss_are_those_of_the_plain_run(tmp
     made_plan(tmp_path)
     (tmp_path / "train.py").write_text(with_steps(text))
     plain = run_alone(tmp_path)
-    out, error = forked(tmp_path, 0)
+    out, error, _ = forked(tmp_path, 0)
     assert len(out.splitlines()) == 4, error
     assert numbers(out) == pytest.approx(numbers(plain), rel=1e-5)
 
@@ -441,7 +441,7 @@ WHY = (
 def test_what_a_stage_cannot_do_is_refused_in_a_line(tmp_path):
     made_plan(tmp_path)
     (tmp_path / "train.py").write_text(with_steps(ODD))
-    out, error = forked(tmp_path, 1)
+    out, error, _ = forked(tmp_path, 1)
     lines = out.splitlines()
     assert len(lines) == len(WHY), error
     for line, why in zip(lines, WHY, strict=True):
@@ -473,7 +473,7 @@ def test_where_a_process_has_another_plan_all_end_before_they_train(tmp_path):
     text = SCRIPT.replace("sys.argv[1], ", "sys.argv[1 + int(os.environ['RANK'])], ")
     (tmp_path / "train.py").write_text(text.replace("import sys", "import os, sys", 1))
     (tmp_path / "other.json").write_text((tmp_path / "plan.json").read_text() + "\n")
-    out, error = forked(tmp_path, 0, "other.json")
+    out, error, _ = forked(tmp_path, 0, "other.json")
     assert not out
     assert error.count("stage 1 has another plan") == 1
 
@@ -482,9 +482,8 @@ def test_a_model_that_goes_by_values_ends_all_processes_before_it_is_trained(tmp
     text = with_a_number(SCRIPT.replace("x = self.emb(x)", "x = self.emb(x[:, : int(x.max())])"))
     line = text[: text.index("x.max()")].count("\n") + 1
     made_plan(tmp_path, text)
-    run = torchrun(tmp_path, "plan.json")
-    out, error = run.communicate(timeout=LONG_S)
-    assert run.returncode
+    out, error, status = forked(tmp_path, 1)
+    assert status
     assert error.count(f"train.py, line {line}: 'int' depends on values: it gives 1") == 1
     assert [word for word in out.split() if not word.isdecimal()] == []  # no step has ended
     assert_gone(out)
