@@ -104,17 +104,11 @@ class Table(QTableWidget):
         self.setTextElideMode(Qt.TextElideMode.ElideLeft)
         for row, cells in enumerate(rows):
             for column, cell in enumerate(cells):
-                self.setItem(row, column, _Item(cell, row))
+                self.setItem(row, column, _Item(cell))
         # In the order given.
         self.horizontalHeader().setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
         self.setSortingEnabled(True)
         copy_on_request(self, self.shown_rows, self)
-
-    def row_given(self, row: int) -> int:
-        """Return the number, in the order given, of a row as it is shown now."""
-        index = self.model().index(row, 0)
-        number: int = index.data(Qt.ItemDataRole.UserRole)
-        return number
 
     def shown_rows(self) -> list[list[str]]:
         """Return the heads and the selected rows, or all if none is selected."""
@@ -129,11 +123,10 @@ class Table(QTableWidget):
 
 
 class _Item(QTableWidgetItem):
-    def __init__(self, cell: Cell, row: int) -> None:
+    def __init__(self, cell: Cell) -> None:
         super().__init__(cell.text if isinstance(cell, Number) else cell)
         self._key: float | str = cell.value if isinstance(cell, Number) else cell
         self.setToolTip(plain_tip(self.text()))
-        self.setData(Qt.ItemDataRole.UserRole, row)
         if isinstance(cell, Number):
             self.setTextAlignment(RIGHT)
 
