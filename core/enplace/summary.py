@@ -56,11 +56,11 @@ def _worth_it(schedule: Schedule, others: Others) -> str:
     from functools import partial
 
     from enplace.placers import references
-    from enplace.placing.prices import find_passed_over, find_stock_us, total_price_us
+    from enplace.placing.prices import find_stock_us, total_price_us
 
     if not schedule.fits:
         return ""
-    passed_over, price_us = find_passed_over(schedule.plan.note), total_price_us(schedule)
+    passed_over, price_us = _passed_over(schedule), total_price_us(schedule)
     verdict = partial(references.verdict, price_us=price_us, passed_over=passed_over)
     alone, shared = others.alone, others.shared
     step_us, alone_us = (
@@ -81,6 +81,14 @@ def _worth_it(schedule: Schedule, others: Others) -> str:
         about=shared.about,
         is_guess=bool(shared.doubt),
     )
+
+
+def _passed_over(schedule: Schedule) -> str:
+    """Return the sentence about a faster plan that was passed over on this machine, if any."""
+    from enplace.bounds import is_outdated
+    from enplace.placing.prices import find_passed_over
+
+    return "" if is_outdated(schedule) else find_passed_over(schedule.plan.note)
 
 
 def numbers(result: Result, expert: Schedule | None, whole: Sequence[str] = ()) -> dict[str, Any]:
@@ -319,7 +327,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     from enplace.machine.pipelines.pipeline import fill_pipeline
     from enplace.machine.pipelines.words import about_waiting, lacking_in_flight
     from enplace.machine.plan_words import device_rows
-    from enplace.placing.prices import about_price, find_passed_over, total_price_us
+    from enplace.placing.prices import about_price, total_price_us
     from enplace.values.spare_memory import about_memory
     from enplace.values.splits import fetching_ops, recomputed_ops
 
@@ -356,7 +364,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     about = [measured.about_times, _about_gpus(problem), measured.about_passes]
     about.append(about_price(("the plan", total_price_us(schedule), schedule.makespan_us)))
     first = worth_it(schedule, others)
-    passed_over = find_passed_over(plan.note)
+    passed_over = _passed_over(schedule)
     said = plan.note.replace(passed_over, "").strip() if passed_over in first else plan.note
     note = [*filter(None, [note_with_claim(result, said), *about])]
     rows = device_rows(schedule)

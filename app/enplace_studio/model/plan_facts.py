@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from enplace.bounds import claim_text
+from enplace.bounds import claim_text, dated_note
 from enplace.errors import EnplaceError
 from enplace.machine import critical_path
 from enplace.machine.plan_words import say_where
 from enplace.text import (
     AS_FAST,
-    as_sentence,
     change_text,
     count,
     gap_text,
@@ -154,7 +153,7 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry, stale: str) 
         lines += say_where(schedule, project.grouping)
     lines += filter(None, [rewriting(entry.plan.splits)])
     if entry.plan.note:
-        lines.append(as_sentence(in_window_words(entry.plan.note)))
+        lines.append(dated_note(schedule, in_window_words(entry.plan.note)))
     lines += filter(None, [file_claim(bounds, schedule)])
     if entry.run is not None and not entry.run.on_labels:
         lines.append(f"measured: {compared(schedule.makespan_us, entry.run.step_time_us)}")

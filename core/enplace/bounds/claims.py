@@ -1,8 +1,9 @@
-"""What the file of a plan claims of other plans, and where it may be repeated."""
+"""What a plan's note and file say of other plans, and where that may be repeated."""
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 from enplace.bounds.proofs import has_all_of
@@ -52,9 +53,27 @@ def claim_text(schedule: Schedule, bound_us: float | None) -> str:
     return f"Not below {claimed}, says its file."
 
 
+def is_outdated(schedule: Schedule) -> bool:
+    """Whether the note of a plan tells times, and of another machine or other speeds than now."""
+    noted_us = schedule.plan.noted_us
+    if noted_us is None or not _TIMES.search(schedule.plan.note):
+        return False
+    return ms(noted_us) != ms(schedule.value_us)
+
+
+_TIMES = re.compile(r"\d (ms|µs|%)")
+
+
+def dated_note(schedule: Schedule, note: str) -> str:
+    """Return what a plan's note says as sentences, with the plan's own time then if it differs."""
+    then = f"When this plan took {ms(schedule.plan.noted_us or 0.0)}: "
+    return f"{then if is_outdated(schedule) else ''}{as_sentence(note)}"
+
+
 def note_with_claim(result: Result, note: str) -> str:
     """Return a plan's note as sentences, followed by what its file claims."""
-    return f"{as_sentence(note)} {claim_text(result.schedule, result.bound_us)}".strip()
+    schedule = result.schedule
+    return f"{dated_note(schedule, note)} {claim_text(schedule, result.bound_us)}".strip()
 
 
 def _held(problem: Problem, plan: Plan, value_us: float) -> Claim | None:

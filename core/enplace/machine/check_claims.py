@@ -60,8 +60,9 @@ def simulate_given(problem: Problem, plan: Plan) -> Schedule:
     schedule = simulate(problem, plan)
     if schedule.fits:
         return schedule
-    note = OTHER_PROOF if plan.nothing_fits else plan.note
-    alone = replace(schedule.plan, solve_seconds=None, nothing_fits=False, note=note)
+    alone = replace(schedule.plan, solve_seconds=None, nothing_fits=False)
+    if plan.nothing_fits:
+        alone = replace(alone, note=OTHER_PROOF, noted_us=None)
     return replace(schedule, plan=alone)
 
 

@@ -27,7 +27,7 @@ from enplace.placing.registry import EXACT, MEMORY, SPLITS, TIES, Placer, find_p
 from enplace.placing.repair import has_time_to_rearrange
 from enplace.placing.small import ENGINE, NOTHING_FITS, Exact, find_shortest, is_small
 from enplace.placing.ties import SHARE, on_each_alone, settle_ties, stop_of_ties
-from enplace.text import as_clause, percent, seconds
+from enplace.text import as_clause, finite, percent, seconds
 from enplace.values.plan import Plan, as_run, check_plan
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem, split_problem
 from enplace.values.result import Result
@@ -230,7 +230,8 @@ def _shortest(
 
 
 def _result(schedule: Schedule, options: PlaceOptions) -> Result:
-    plan = schedule.plan
+    plan = replace(schedule.plan, noted_us=finite(schedule.value_us))
+    schedule = replace(schedule, plan=plan)
     if plan.objective != STEP_TIME:
         hints = _hint_at_passes(schedule, options.objective), _hint_at_v(schedule)
         plan = plan.with_notes(plan.note, *hints, separator="; ")

@@ -107,6 +107,9 @@ class Plan(Frozen):
         Whether the placer proved that no plan fits in memory.
     note : str
         A sentence or two for people.
+    noted_us : float or None
+        What the plan took when its placer wrote the note, which may tell times of that machine;
+        None if that is not known.
     solve_seconds : float or None
         How long the placer took.
     seed : int or None
@@ -141,6 +144,7 @@ class Plan(Frozen):
     subgraph: IntArray | None = None
     nothing_fits: bool = False
     note: str = ""
+    noted_us: float | None = None
     solve_seconds: float | None = None
     seed: int | None = None
     details: Mapping[str, Any] = field(default_factory=dict)

@@ -133,6 +133,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "seed": lambda value: value if type(value) is int else None,
     "recompute": _devices,
     "pace_us": _pace_us,
+    "noted_us": finite,
     "note": lambda value: one_line(value) if isinstance(value, str) else "",
 }
 """Reader of each fact whose key is the name of its field, and that is written as it is."""

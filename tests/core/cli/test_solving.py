@@ -511,6 +511,19 @@ def test_a_plan_file_cannot_lie_about_its_plan(enplace, folder, objective):
     assert "\ngap" not in told
 
 
+def test_a_note_that_tells_times_says_when_on_a_machine_that_is_faster(enplace, folder):
+    step = enplace("place", "p.json", "--cluster", "c.json", "-o", "plan.json", "--json").document
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["facts"]["note"] = "the best of 3: 1.6 ms"
+    (folder / "plan.json").write_text(json.dumps(plan))
+    words = ["simulate", "p.json", "plan.json"]
+    assert "\nThe best of 3: 1.6 ms.\n" in enplace(*words).out
+    dated = f"When this plan took {ms(step['step_time_us'])}: The best of 3: 1.6 ms."
+    faster = [*words, "--scale-compute", "2", "--scale-links", "2"]
+    assert f"\n{dated}\n" in enplace(*faster).out
+    assert enplace(*faster, "--json").document["note"] == dated
+
+
 def test_with_latency_the_gap_is_to_the_bound_on_the_latency(enplace, folder):
     words = ["place", "p.json", "--cluster", "c.json", "--objective", "latency"]
     found = enplace(*words, "--json").document

@@ -18,11 +18,12 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from enplace.bounds import dated_note
 from enplace.machine.limits import Limit, find_limits, limited_us, time_if_free
 from enplace.machine.plan_words import limits_title
 from enplace.pictures.palette import colour_numbers
 from enplace.placing.next_moves import Idle
-from enplace.text import as_sentence, count, ms, percent, size
+from enplace.text import count, ms, percent, size
 from enplace.values.measurement import ESTIMATED
 from enplace.values.pins import FREE
 from enplace.values.problem import Problem
@@ -213,7 +214,7 @@ class InspectorView(ScrollPanel):
             self._add_text(
                 f"“{current.name}” takes {known}{takes}{f' ({what_if})' if what_if else ''}."
             )
-            if note := as_sentence(in_window_words(current.plan.note)):
+            if note := dated_note(schedule, in_window_words(current.plan.note)):
                 self._add_text(note)
             self._claim = file_claim(self._document.bounds, schedule)
             if self._claim:
