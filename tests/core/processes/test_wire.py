@@ -61,6 +61,7 @@ def test_every_field_of_a_plan_survives_encoding():
         subgraph=np.array([0, 1]),
         nothing_fits=True,
         note="by hand",
+        noted_us=5.0,
         solve_seconds=1.5,
         seed=7,
         details={"ideals": 12},

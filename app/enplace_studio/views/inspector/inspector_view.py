@@ -39,7 +39,7 @@ from enplace_studio.explain.start_times import (
     sum_waits,
 )
 from enplace_studio.jobs.background import Background
-from enplace_studio.jobs.call_later import call_later
+from enplace_studio.jobs.call_later import call_later, pause_s
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document
 from enplace_studio.model.notes import Noted, all_notes, notes_about
@@ -76,7 +76,7 @@ from enplace_studio.widgets.move_list import MoveList
 from enplace_studio.widgets.panel import Need, ScrollPanel
 from enplace_studio.widgets.tables import copy_on_request
 
-RETRY_MS = 20
+RETRY_MS, PRESSED_S = 20, 1.0
 LEAST_PX = 200
 """Least height of use; it has the devices of a selection and what to do."""
 MOST_SPLITS = 6
@@ -165,11 +165,16 @@ class InspectorView(ScrollPanel):
         self.column.lay_out_now()  # never painted before all lines have their places
 
     def _rebuild_unless_pressed(self) -> None:
-        """Show the selection once the mouse is released: till then a drag would wait for it."""
-        if QApplication.mouseButtons() == Qt.MouseButton.NoButton:
-            self.rebuild()
-        else:
+        """Show the selection once the mouse is released: till then a drag would wait for it.
+
+        It does not wait for long: after the press that closes a menu, Qt takes the button for
+        pressed until the next one.
+        """
+        is_pressed = QApplication.mouseButtons() != Qt.MouseButton.NoButton
+        if is_pressed and pause_s() < PRESSED_S:
             QTimer.singleShot(RETRY_MS, self, self._later.start)
+        else:
+            self.rebuild()
 
     def _show(self) -> None:
         self.where, self.sentence, self.why, self.buttons = None, None, None, {}

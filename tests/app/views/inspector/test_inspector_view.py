@@ -233,6 +233,19 @@ def test_a_selection_is_shown_once_the_mouse_is_released(open_view, qtbot):
     qtbot.waitUntil(lambda: view.where.buttons[1].isChecked())
 
 
+def test_a_selection_waits_a_second_for_the_mouse_and_no_longer(open_view, qtbot, monkeypatch):
+    """Qt may not notice that a button is released."""
+    document, now_s = chain_document(), 1000.0
+    view = open_view(document)
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    QTest.mousePress(view, LEFT)
+    document.select([2])
+    take_turns()
+    assert view.where is None
+    now_s += 1.1
+    qtbot.waitUntil(lambda: view.where is not None)
+
+
 def test_pin_unpin_and_colocate(open_view, qtbot):
     document = chain_document()
     view = open_view(document)
