@@ -43,7 +43,7 @@ from enplace_studio.model.constraints import broken_kinds
 from enplace_studio.model.open_project import Constraint, OpenProject, PlanEntry
 from enplace_studio.model.ordering import keeps_order
 from enplace_studio.model.previews import unfit_text
-from enplace_studio.model.prices import PER
+from enplace_studio.model.prices import PER, what_if_text
 from enplace_studio.model.window_words import in_window_words
 
 MOST_MEMORY_LINES = 4
@@ -141,11 +141,13 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry, stale: str) 
     schedule = entry.schedule
     transfers = count(len(schedule.transfer_tensor), "transfer")
     measured = schedule.problem.measured_profile.measured
+    what_if = "" if entry.cluster is not None else what_if_text(*project.scale)
     lines = [
         entry.name + (f" ({entry.note})" if entry.note else ""),
         *([f"your note: {entry.remark}"] if entry.remark else []),
         *_objective_lines(entry.plan),
-        f"{measured.title_of('step time')} {ms(schedule.makespan_us)}{_proof(bounds, schedule)}",
+        f"{measured.title_of('step time')} {ms(schedule.makespan_us)}{_proof(bounds, schedule)}"
+        + (f" ({what_if})" if what_if else ""),
         f"{transfers}, {size(sent_bytes(schedule))} in all",
         f"peak memory: {peak_text(schedule) or 'almost none'}",
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 
 from enplace.bounds.proofs import has_all_of
@@ -54,20 +53,16 @@ def claim_text(schedule: Schedule, bound_us: float | None) -> str:
 
 
 def is_outdated(schedule: Schedule) -> bool:
-    """Whether the note of a plan tells times, and of another machine or other speeds than now."""
+    """Whether the note of a plan is about another machine, or other speeds, than those of now."""
     noted_us = schedule.plan.noted_us
-    if noted_us is None or not _TIMES.search(schedule.plan.note):
-        return False
-    return ms(noted_us) != ms(schedule.value_us)
-
-
-_TIMES = re.compile(r"\d (ms|µs|%)")
+    return noted_us is not None and ms(noted_us) != ms(schedule.value_us)
 
 
 def dated_note(schedule: Schedule, note: str) -> str:
     """Return what a plan's note says as sentences, with the plan's own time then if it differs."""
-    then = f"When this plan took {ms(schedule.plan.noted_us or 0.0)}: "
-    return f"{then if is_outdated(schedule) else ''}{as_sentence(note)}"
+    if not (note and is_outdated(schedule)):
+        return as_sentence(note)
+    return f"When this plan took {ms(schedule.plan.noted_us or 0.0)}: {as_sentence(note)}"
 
 
 def note_with_claim(result: Result, note: str) -> str:

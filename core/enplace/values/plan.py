@@ -108,8 +108,8 @@ class Plan(Frozen):
     note : str
         A sentence or two for people.
     noted_us : float or None
-        What the plan took when its placer wrote the note, which may tell times of that machine;
-        None if that is not known.
+        What the plan took when its placer wrote the note, which is about that machine; None if
+        that is not known.
     solve_seconds : float or None
         How long the placer took.
     seed : int or None

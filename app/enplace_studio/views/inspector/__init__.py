@@ -6,7 +6,7 @@ from enplace_studio.views.view import View
 
 VIEW = View(
     "inspector",
-    "Inspector",
+    "Selection",
     "enplace_studio.views.inspector.inspector_view",
     Qt.DockWidgetArea.RightDockWidgetArea,
     width=330,

@@ -136,16 +136,16 @@ class InspectorView(ScrollPanel):
         self._gains = Background(QObject(self))  # no widget, so no busy cursor
         self._later = call_later(
             self,
-            self._rebuild_unless_pressed,
+            self.rebuild,
             document.opened,
             document.problem_changed,
             document.current_changed,
             document.grouping_changed,
             document.notes_changed,
-            document.selection_changed,
             document.gap_changed,
             document.moves_shown_changed,
         )
+        self._selected = call_later(self, self._show_selection, document.selection_changed)
         document.bounds.changed.connect(self._show_claim)
         document.selection_changed.connect(self._forget_marks)
         document.why_wanted.connect(self._show_why, Qt.ConnectionType.QueuedConnection)
@@ -157,6 +157,8 @@ class InspectorView(ScrollPanel):
 
     def rebuild(self) -> None:
         """Show the selection of the document; a new one has the room that it needs."""
+        self._later.stop()
+        self._selected.stop()
         self._show()
         about = self._document.selection or self._document.gap
         if bool(about) != self.holds_room or (about and about != self._asked_about):
@@ -164,15 +166,17 @@ class InspectorView(ScrollPanel):
         self._asked_about = about
         self.column.lay_out_now()  # never painted before all lines have their places
 
-    def _rebuild_unless_pressed(self) -> None:
-        """Show the selection once the mouse is released: till then a drag would wait for it.
+    def _show_selection(self) -> None:
+        """Show a new selection once the mouse is released: till then a drag would wait for it.
 
         It does not wait for long: after the press that closes a menu, Qt takes the button for
         pressed until the next one.
         """
         is_pressed = QApplication.mouseButtons() != Qt.MouseButton.NoButton
-        if is_pressed and pause_s() < PRESSED_S:
-            QTimer.singleShot(RETRY_MS, self, self._later.start)
+        waits = is_pressed and pause_s() < PRESSED_S
+        self._selected.setInterval(RETRY_MS if waits else 0)
+        if waits:
+            self._selected.start()
         else:
             self.rebuild()
 
@@ -307,8 +311,7 @@ class InspectorView(ScrollPanel):
 
     def _show_why(self) -> None:
         """Bring the reasons for the place of the selection into view."""
-        if self._later.isActive():
-            self._later.stop()
+        if self._later.isActive() or self._selected.isActive():
             self.rebuild()
         above = self.parentWidget()
         while above is not None and not isinstance(above, QDockWidget):

@@ -246,6 +246,15 @@ def test_a_selection_waits_a_second_for_the_mouse_and_no_longer(open_view, qtbot
     qtbot.waitUntil(lambda: view.where is not None)
 
 
+def test_what_else_has_changed_is_shown_while_the_mouse_is_pressed(open_view, qtbot):
+    """Such as by the sliders of a what-if, which are held."""
+    document = chain_document()
+    view = open_view(document)
+    QTest.mousePress(view, LEFT)
+    document.set_scale(1.0, 3.0)
+    qtbot.waitUntil(lambda: "(what if: links 3 ×)" in texts(view))
+
+
 def test_pin_unpin_and_colocate(open_view, qtbot):
     document = chain_document()
     view = open_view(document)

@@ -403,6 +403,13 @@ def test_many_plans_have_a_line_each_and_only_the_shown_one_has_more(open_view):
     assert heights["more 1"] < heights[document.current.name] - 15
 
 
+def test_the_tip_of_a_plan_marks_the_time_of_a_what_if():
+    document = three_plans()
+    document.set_scale(1.0, 2.0)
+    told = tooltip(document.project, document.bounds, document.current, "")
+    assert f"({what_if_text(1.0, 2.0)})" in told
+
+
 def test_a_name_too_long_for_its_line_continues_below(open_view):
     document = three_plans()
     add_plan(document, "both, with ops split", {"a": 0, "b": 1})
