@@ -10,7 +10,7 @@ from pathlib import Path
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
 
-from enplace.bounds import with_bound
+from enplace.bounds import with_bound, with_dated_note
 from enplace.errors import EnplaceError
 from enplace.frameworks.compared import result_for
 from enplace.frameworks.registry import exporters
@@ -65,8 +65,9 @@ class Exchange(Part):
         if entry is not None:
             schedule, proofs = entry.schedule, self._document.bounds.proofs
             if what_if := as_sentence(self._what_if(entry)):
-                told = schedule.plan.with_notes(as_sentence(schedule.plan.note), what_if)
-                schedule = replace(schedule, plan=told)
+                told = with_dated_note(schedule)
+                told = told.with_notes(as_sentence(told.note), what_if)
+                schedule = replace(schedule, plan=replace(told, noted_us=None))
             self._ask_write(
                 "Export the plan",
                 ".plan.json",

@@ -65,6 +65,14 @@ def dated_note(schedule: Schedule, note: str) -> str:
     return f"When this plan took {ms(schedule.plan.noted_us or 0.0)}: {as_sentence(note)}"
 
 
+def with_dated_note(schedule: Schedule) -> Plan:
+    """Return a plan to write to another file, whose note is true there."""
+    plan = schedule.plan
+    if not is_outdated(schedule):
+        return plan
+    return replace(plan, note=dated_note(schedule, plan.note), noted_us=None)
+
+
 def note_with_claim(result: Result, note: str) -> str:
     """Return a plan's note as sentences, followed by what its file claims."""
     schedule = result.schedule

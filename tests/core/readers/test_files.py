@@ -709,6 +709,19 @@ def test_a_plan_file_follows_its_schema_and_contains_the_prediction(tmp_path: Pa
     assert read_plan(path, pinned).constraints["pin"] == [("right", "GPU:1")]
 
 
+def test_a_note_in_a_plan_file_says_when_it_was_made_if_the_plan_takes_another_time(
+    tmp_path: Path,
+) -> None:
+    step_us = simulate(PROBLEM, PLAN).makespan_us
+    plan = replace(PLAN, note="the best of 3: 1.6 ms", noted_us=step_us)
+    back = read_plan(write(tmp_path, plan=plan), PROBLEM).plan
+    assert (back.note, back.noted_us) == (plan.note, step_us)
+    faster = replace(PROBLEM, cluster=PROBLEM.cluster.scaled(2.0, 2.0))
+    back = read_plan(write(tmp_path, faster, plan), faster).plan
+    dated = f"When this plan took {ms(step_us)}: The best of 3: 1.6 ms."
+    assert (back.note, back.noted_us) == (dated, None)
+
+
 def test_a_plan_file_carries_every_constraint_and_older_files_have_none(tmp_path: Path) -> None:
     ops = {"right": 2, "out": 3}
     problem = Problem(
