@@ -15,7 +15,10 @@ from collections.abc import Callable
 from PySide6.QtCore import QObject, QTimer, SignalInstance
 
 PAUSE_MS = 300
-"""How long the user is quiet before threads begin what the next edit would have in vain."""
+"""How long the user is quiet before threads begin what the next edit would have in vain.
+
+After a model is opened, they do not compete with the first pictures of all panes.
+"""
 
 
 class _Turn:
@@ -57,7 +60,7 @@ def is_editing() -> bool:
 
 
 def pause_s() -> float:
-    """Return for how long the user has neither selected nor edited anything."""
+    """Return for how long the user has neither opened, selected nor edited anything."""
     return time.monotonic() - _turn.edited_s
 
 

@@ -205,6 +205,7 @@ class Document(QObject):
         self._set_transfer(None)
         self.select_span(None)
         self.show_pipeline(None)
+        take_turn()
         self.opened.emit()
         self.file_changed.emit()
 
