@@ -10,7 +10,7 @@ from pathlib import Path
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
 
-from enplace.bounds import with_bound, with_dated_note
+from enplace.bounds import is_outdated, with_bound
 from enplace.errors import EnplaceError
 from enplace.frameworks.compared import result_for
 from enplace.frameworks.registry import exporters
@@ -65,9 +65,9 @@ class Exchange(Part):
         if entry is not None:
             schedule, proofs = entry.schedule, self._document.bounds.proofs
             if what_if := as_sentence(self._what_if(entry)):
-                told = with_dated_note(schedule)
-                told = told.with_notes(as_sentence(told.note), what_if)
-                schedule = replace(schedule, plan=replace(told, noted_us=None))
+                note = "" if is_outdated(schedule) else as_sentence(schedule.plan.note)
+                told = schedule.plan.with_notes(note, what_if)
+                schedule = replace(schedule, plan=replace(told, noted_us=None, noted_for=""))
             self._ask_write(
                 "Export the plan",
                 ".plan.json",

@@ -137,8 +137,8 @@ def _in_order(problem: Problem, plan: Plan) -> Plan:
 def _made_by_hand(how: str, current: PlanEntry, plan: Plan) -> Plan:
     """Say from which plan another was made by hand, instead of what a search said of that one."""
     note = f"{how} by hand, from “{(current.origin or current).name}”."
-    told = replace(plan, note=note, noted_us=None, details={}, claim=None)
-    return replace(told, solve_seconds=None, nothing_fits=False)
+    plan = replace(plan, note=note, noted_us=None, noted_for="", details={}, claim=None)
+    return replace(plan, solve_seconds=None, nothing_fits=False)
 
 
 def _with_plan(

@@ -1,13 +1,6 @@
 """Lower bounds on the step time, and on the latency of a query, each proven."""
 
-from enplace.bounds.claims import (
-    claim_text,
-    dated_note,
-    is_outdated,
-    note_with_claim,
-    with_claim,
-    with_dated_note,
-)
+from enplace.bounds.claims import claim_text, dated_note, is_outdated, note_with_claim, with_claim
 from enplace.bounds.proofs import Proof, Proofs, rivals_of, step_bound_us, with_bound
 from enplace.bounds.step_time import lower_bound_us
 
@@ -23,5 +16,4 @@ __all__ = [
     "step_bound_us",
     "with_bound",
     "with_claim",
-    "with_dated_note",
 ]

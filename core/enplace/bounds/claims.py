@@ -53,24 +53,18 @@ def claim_text(schedule: Schedule, bound_us: float | None) -> str:
 
 
 def is_outdated(schedule: Schedule) -> bool:
-    """Whether the note of a plan is about another machine, or other speeds, than those of now."""
-    noted_us = schedule.plan.noted_us
-    return noted_us is not None and ms(noted_us) != ms(schedule.value_us)
+    """Whether the note of a plan is about another machine, or other costs, than those of now."""
+    noted_for = schedule.plan.noted_for
+    return bool(noted_for) and noted_for != schedule.problem.costs_digest
 
 
 def dated_note(schedule: Schedule, note: str) -> str:
-    """Return what a plan's note says as sentences, with the plan's own time then if it differs."""
+    """Return what a plan's note says as sentences, and of what machine if not of this one."""
     if not (note and is_outdated(schedule)):
         return as_sentence(note)
-    return f"When this plan took {ms(schedule.plan.noted_us or 0.0)}: {as_sentence(note)}"
-
-
-def with_dated_note(schedule: Schedule) -> Plan:
-    """Return a plan to write to another file, whose note is true there."""
-    plan = schedule.plan
-    if not is_outdated(schedule):
-        return plan
-    return replace(plan, note=dated_note(schedule, plan.note), noted_us=None)
+    took_us = schedule.plan.noted_us
+    took = "" if took_us is None else f", where it took {ms(took_us)}"
+    return f"Found for another machine{took}: {as_sentence(note)}"
 
 
 def note_with_claim(result: Result, note: str) -> str:

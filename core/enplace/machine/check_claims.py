@@ -62,7 +62,7 @@ def simulate_given(problem: Problem, plan: Plan) -> Schedule:
         return schedule
     alone = replace(schedule.plan, solve_seconds=None, nothing_fits=False)
     if plan.nothing_fits:
-        alone = replace(alone, note=OTHER_PROOF, noted_us=None)
+        alone = replace(alone, note=OTHER_PROOF, noted_us=None, noted_for="")
     return replace(schedule, plan=alone)
 
 

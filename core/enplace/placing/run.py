@@ -230,7 +230,8 @@ def _shortest(
 
 
 def _result(schedule: Schedule, options: PlaceOptions) -> Result:
-    plan = replace(schedule.plan, noted_us=finite(schedule.value_us))
+    costs = schedule.problem.costs_digest
+    plan = replace(schedule.plan, noted_us=finite(schedule.value_us), noted_for=costs)
     schedule = replace(schedule, plan=plan)
     if plan.objective != STEP_TIME:
         hints = _hint_at_passes(schedule, options.objective), _hint_at_v(schedule)

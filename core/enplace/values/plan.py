@@ -107,9 +107,9 @@ class Plan(Frozen):
         Whether the placer proved that no plan fits in memory.
     note : str
         A sentence or two for people.
-    noted_us : float or None
-        What the plan took when its placer wrote the note, which is about that machine; None if
-        that is not known.
+    noted_us, noted_for : float or None, and str
+        What the plan took when its placer wrote the note, and with what costs (the problem's
+        ``costs_digest``): the note is about these. None and empty if that is not known.
     solve_seconds : float or None
         How long the placer took.
     seed : int or None
@@ -145,6 +145,7 @@ class Plan(Frozen):
     nothing_fits: bool = False
     note: str = ""
     noted_us: float | None = None
+    noted_for: str = ""
     solve_seconds: float | None = None
     seed: int | None = None
     details: Mapping[str, Any] = field(default_factory=dict)

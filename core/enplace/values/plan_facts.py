@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
@@ -21,6 +22,8 @@ VALUE_KEYS = {LATENCY: "latency_us", THROUGHPUT: "time_per_sample_us"}
 _MOST_SUBGRAPHS = 1 << 31
 
 _YEAR_S = 3.2e7
+
+_DIGEST = re.compile("[0-9a-f]{16}")
 
 _OLD_RIVALS = ("contiguous", "subgraphs", "pieces")
 """Details from which older files left it to the reader to infer the rivals."""
@@ -134,6 +137,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "recompute": _devices,
     "pace_us": _pace_us,
     "noted_us": finite,
+    "noted_for": lambda value: value if isinstance(value, str) and _DIGEST.fullmatch(value) else "",
     "note": lambda value: one_line(value) if isinstance(value, str) else "",
 }
 """Reader of each fact whose key is the name of its field, and that is written as it is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -163,6 +164,17 @@ class Problem:
         some_unit = np.zeros(code.max() + 1, dtype=np.int64)
         some_unit[code] = np.arange(self.n_units)
         return self.unit_allowed[some_unit], code
+
+    @cached_property
+    def costs_digest(self) -> str:
+        """A hash of all times, sizes and capacities: of the machine, whatever it is called."""
+        profile, cluster = self.measured_profile, self.cluster
+        own = self.time_us, profile.tensor_bytes, profile.persistent_bytes, profile.temporary_bytes
+        links = cluster.b0_us, cluster.b1_us_per_byte, cluster.route_ptr, cluster.route
+        digest = hashlib.blake2b(digest_size=8)
+        for numbers in (*own, *links, cluster.capacity_bytes, cluster.lanes, cluster.lane_owner):
+            digest.update(np.ascontiguousarray(numbers, dtype=np.float64).tobytes())
+        return digest.hexdigest()
 
     @property
     def unit_persistent_bytes(self) -> IntArray:

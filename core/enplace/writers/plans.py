@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from enplace.bounds import step_bound_us, with_claim, with_dated_note
+from enplace.bounds import step_bound_us, with_claim
 from enplace.files.json_text import dump_json
 from enplace.files.writing import write_atomically
 from enplace.machine.pipelines.v_shape import find_halves
@@ -71,8 +71,7 @@ def _head(result: Result) -> dict[str, Any]:
     shapes, estimated = profile.measured.batch_shapes, measured.estimated
     parts = measured.parts_of_batch
     replicas = [[devices[device].name for device in group] for group in plan.replicas]
-    told = with_claim(problem, with_dated_note(schedule), schedule.value_us)
-    facts = facts_to_json(told)
+    facts = facts_to_json(with_claim(problem, plan, schedule.value_us))
     if result.proven_by:  # whoever reads it cannot repeat that
         facts["bound_us"] = bound_us
     if plan.objective != LATENCY:  # ops say their stages themselves

@@ -62,6 +62,7 @@ def test_every_field_of_a_plan_survives_encoding():
         nothing_fits=True,
         note="by hand",
         noted_us=5.0,
+        noted_for="0123456789abcdef",
         solve_seconds=1.5,
         seed=7,
         details={"ideals": 12},

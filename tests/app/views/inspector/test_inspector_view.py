@@ -320,13 +320,15 @@ def test_what_a_file_claims_stands_once_it_is_more_than_what_is_known(open_view,
 def test_a_note_that_tells_times_says_when_in_a_what_if(open_view, qtbot):
     document = chain_document()
     entry, step_us = document.current, document.schedule.makespan_us
-    plan = replace(entry.plan, note="the best of 3: 1.6 ms", noted_us=step_us)
+    told = {"note": "the best of 3: 1.6 ms", "noted_us": step_us}
+    plan = replace(entry.plan, **told, noted_for=document.problem.costs_digest)
     schedule = replace(entry.schedule, plan=plan)
     document.add_plan(replace(entry, name="noted", plan=plan, schedule=schedule))
     view = open_view(document)
     assert "\nThe best of 3: 1.6 ms." in texts(view)
     document.set_scale(1.0, 3.0)
-    dated = f"\nWhen this plan took {ms(step_us)}: The best of 3: 1.6 ms."
+    took = ms(step_us)
+    dated = f"\nFound for another machine, where it took {took}: The best of 3: 1.6 ms."
     qtbot.waitUntil(lambda: dated in texts(view))
     document.undo_stack.undo()
     qtbot.waitUntil(lambda: "\nThe best of 3: 1.6 ms." in texts(view))
