@@ -184,8 +184,14 @@ def run(folder: Path) -> None:
         raise pipeline.another_model()
     if not follower.n_compared or pipeline.cut is None:
         raise PipelineRefusedError("the script has too few steps; let it make at least three")
-    (folder / f"{ANSWER.format(rank)}.part").write_bytes(encode(answer_of(follower)))
-    os.replace(folder / f"{ANSWER.format(rank)}.part", folder / ANSWER.format(rank))
+    _leave(folder / ANSWER.format(rank), encode(answer_of(follower)))
+
+
+def _leave(path: Path, content: bytes) -> None:
+    """Write a file that is there once it is whole: ``torchrun`` may end this process meanwhile."""
+    part = path.with_name(f"part-{path.name}")
+    part.write_bytes(content)
+    os.replace(part, path)
 
 
 def main() -> None:
@@ -201,7 +207,7 @@ def main() -> None:
         is_ours = isinstance(error, EnplaceError)
         line = str(error) if is_ours else f"PyTorch failed: {brief(error, first_line(error))}"
         kind = LOST if isinstance(error, LostError) else OWN if is_ours else "other"
-        (folder / WHY.format(os.environ["RANK"])).write_text(f"{kind} {line}")
+        _leave(folder / WHY.format(os.environ["RANK"]), f"{kind} {line}".encode())
         if not is_ours:
             raise
         os._exit(1)

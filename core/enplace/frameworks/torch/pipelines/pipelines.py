@@ -195,17 +195,22 @@ def _start(folder: Path, n: int, report: Report) -> list[Message]:
         _print_output(folder, failure.rank)
         raise WorkerError(failure.line)
     if silent:
-        _print_output(folder, silent[0])
-        signal = _SIGNAL.search((folder / TOLD).read_text(errors="replace"))
-        by = f"was ended by {signal[1]}" if signal else "ended without a result"
+        rows = _ENDED.findall((folder / TOLD).read_text(errors="replace"))
+        signals = {int(rank): signal for rank, signal in rows if signal}
+        # By SIGTERM, torchrun ends the others, perhaps before they say anything.
+        killed = [rank for rank in silent if signals.get(rank, "SIGTERM") != "SIGTERM"]
+        rank = (killed or silent)[0]
+        by = f"was ended by {signals[rank]}" if rank in signals else "ended without a result"
+        _print_output(folder, rank)
         raise WorkerError(
-            f"process {silent[0]} of the pipeline {by}, and so the others were ended; its output "
-            f"says why, or this machine ran out of memory"
+            f"process {rank} of the pipeline {by}, and so the others were ended; its output says "
+            f"why, or this machine ran out of memory"
         )
     return [answer for answer in answers if answer is not None]
 
 
-_SIGNAL = re.compile(r"Signal \d+ \((\w+)\) received")
+_ENDED = re.compile(r"rank +: (\d+).*?traceback : (?:Signal \d+ \((\w+)\))?", re.DOTALL)
+"""What ``torchrun`` says of each process that failed: its rank, and the signal that ended it."""
 
 
 def _print_output(folder: Path, rank: int) -> None:
