@@ -65,9 +65,10 @@ class Exchange(Part):
         if entry is not None:
             schedule, proofs = entry.schedule, self._document.bounds.proofs
             if what_if := as_sentence(self._what_if(entry)):
-                note = "" if is_outdated(schedule) else as_sentence(schedule.plan.note)
-                told = schedule.plan.with_notes(note, what_if)
-                schedule = replace(schedule, plan=replace(told, noted_us=None, noted_for=""))
+                told = schedule.plan.with_notes(as_sentence(schedule.plan.note), what_if)
+                if is_outdated(schedule):  # what was said is not about this what-if
+                    told = replace(told, note=what_if, noted_us=None, noted_for="")
+                schedule = replace(schedule, plan=told)
             self._ask_write(
                 "Export the plan",
                 ".plan.json",

@@ -53,18 +53,18 @@ def claim_text(schedule: Schedule, bound_us: float | None) -> str:
 
 
 def is_outdated(schedule: Schedule) -> bool:
-    """Whether the note of a plan is about another machine, or other costs, than those of now."""
+    """Whether the note of a plan is about other costs, or other memory, than those of now."""
     noted_for = schedule.plan.noted_for
     return bool(noted_for) and noted_for != schedule.problem.costs_digest
 
 
 def dated_note(schedule: Schedule, note: str) -> str:
-    """Return what a plan's note says as sentences, and of what machine if not of this one."""
+    """Return what a plan's note says as sentences, and for what costs if not for these."""
     if not (note and is_outdated(schedule)):
         return as_sentence(note)
     took_us = schedule.plan.noted_us
     took = "" if took_us is None else f", where it took {ms(took_us)}"
-    return f"Found for another machine{took}: {as_sentence(note)}"
+    return f"Found for other costs or memory{took}: {as_sentence(note)}"
 
 
 def note_with_claim(result: Result, note: str) -> str:

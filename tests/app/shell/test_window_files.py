@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -275,6 +276,25 @@ def test_an_exported_plan_says_in_its_note_that_it_is_of_a_what_if(window, tmp_p
     window.studio.exchange.ask_export_plan()
     window.studio.files.wait()
     assert json.loads(path.read_text())["facts"]["note"].endswith("What if: links 3 ×.")
+
+
+@pytest.mark.parametrize("is_of_it", [False, True], ids=["of another", "of the what-if"])
+def test_an_exported_what_if_has_the_notes_that_are_about_it(
+    window, tmp_path, monkeypatch, is_of_it
+):
+    path, document = tmp_path / "plan.json", window.document
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(path), ""))
+    usual = document.problem.costs_digest
+    document.set_scale(1.0, 3.0)
+    entry, costs = document.current, document.problem.costs_digest if is_of_it else usual
+    plan = replace(entry.plan, note="the best of 3: 1.6 ms", noted_us=9.0, noted_for=costs)
+    noted = replace(entry, plan=plan, schedule=replace(entry.schedule, plan=plan))
+    window.studio.exchange.ask_export_plan(noted)
+    window.studio.files.wait()
+    facts = json.loads(path.read_text())["facts"]
+    own = "The best of 3: 1.6 ms. " if is_of_it else ""
+    assert facts["note"] == f"{own}What if: links 3 ×."
+    assert facts.get("noted_for") == (costs if is_of_it else None)
 
 
 def test_a_name_that_is_too_long_is_refused_in_one_line(window, tmp_path):

@@ -519,7 +519,7 @@ def test_a_note_that_tells_times_says_when_on_a_machine_that_is_faster(enplace, 
     words = ["simulate", "p.json", "plan.json"]
     assert "\nThe best of 3: 1.6 ms.\n" in enplace(*words).out
     took = ms(step["step_time_us"])
-    dated = f"Found for another machine, where it took {took}: The best of 3: 1.6 ms."
+    dated = f"Found for other costs or memory, where it took {took}: The best of 3: 1.6 ms."
     faster = [*words, "--scale-compute", "2", "--scale-links", "2"]
     assert f"\n{dated}\n" in enplace(*faster).out
     assert enplace(*faster, "--json").document["note"] == dated

@@ -720,7 +720,7 @@ def test_a_note_in_a_plan_file_is_of_its_own_machine_however_fast_the_plan_is(
         own, other = (simulate(each, read_plan(path, each).plan) for each in (PROBLEM, links))
         assert own.makespan_us == other.makespan_us
         assert dated_note(own, own.plan.note) == "The best of 3: 1.6 ms."
-        told = f"Found for another machine, where it took {ms(60)}: The best of 3: 1.6 ms."
+        told = f"Found for other costs or memory, where it took {ms(60)}: The best of 3: 1.6 ms."
         assert dated_note(other, other.plan.note) == told
 
 

@@ -328,7 +328,7 @@ def test_a_note_that_tells_times_says_when_in_a_what_if(open_view, qtbot):
     assert "\nThe best of 3: 1.6 ms." in texts(view)
     document.set_scale(1.0, 3.0)
     took = ms(step_us)
-    dated = f"\nFound for another machine, where it took {took}: The best of 3: 1.6 ms."
+    dated = f"\nFound for other costs or memory, where it took {took}: The best of 3: 1.6 ms."
     qtbot.waitUntil(lambda: dated in texts(view))
     document.undo_stack.undo()
     qtbot.waitUntil(lambda: "\nThe best of 3: 1.6 ms." in texts(view))
