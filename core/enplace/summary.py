@@ -84,7 +84,7 @@ def _worth_it(schedule: Schedule, others: Others) -> str:
 
 
 def _passed_over(schedule: Schedule) -> str:
-    """Return the sentence about a faster plan that was passed over on this machine, if any."""
+    """Return the sentence about a faster plan that was passed over at these costs, if any."""
     from enplace.bounds import is_outdated
     from enplace.placing.prices import find_passed_over
 

@@ -230,9 +230,9 @@ def _shortest(
 
 
 def _result(schedule: Schedule, options: PlaceOptions) -> Result:
-    costs = schedule.problem.costs_digest
-    plan = replace(schedule.plan, noted_us=finite(schedule.value_us), noted_for=costs)
-    schedule = replace(schedule, plan=plan)
+    problem, value_us = schedule.problem, finite(schedule.value_us)
+    plan = replace(schedule.plan, noted_us=value_us, noted_for=problem.costs_digest)
+    schedule = schedule.under(problem, plan)
     if plan.objective != STEP_TIME:
         hints = _hint_at_passes(schedule, options.objective), _hint_at_v(schedule)
         plan = plan.with_notes(plan.note, *hints, separator="; ")

@@ -167,7 +167,7 @@ class Problem:
 
     @cached_property
     def costs_digest(self) -> str:
-        """A hash of all times, sizes and capacities: of the machine, whatever it is called."""
+        """A hash of all times, sizes and capacities, whatever the devices are called."""
         profile, cluster = self.measured_profile, self.cluster
         own = self.time_us, profile.tensor_bytes, profile.persistent_bytes, profile.temporary_bytes
         links = cluster.b0_us, cluster.b1_us_per_byte, cluster.route_ptr, cluster.route
